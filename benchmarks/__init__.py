@@ -1,0 +1,1 @@
+"""Claims about speed and memory, measured; `make bench` fails when one is missed."""

@@ -1,0 +1,72 @@
+"""Recover the reward an agent is optimising by watching it learn.
+
+The public names, in the order of the computation; each is imported when first used, so that
+`import logel` stays fast.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_NAMES = {
+    "Episode": "logel.history",
+    "Stage": "logel.history",
+    "LearningHistory": "logel.history",
+    "HistoryWriter": "logel.files",
+    "TabularSoftmax": "logel.policies",
+    "LinearSoftmax": "logel.policies",
+    "LinearGaussian": "logel.policies",
+    "MLPGaussian": "logel.policies",
+    "MLPCategorical": "logel.policies",
+    "Method": "logel.infer",
+    "infer_reward": "logel.infer",
+    "RewardEstimate": "logel.estimate",
+    "LinearReward": "logel.reward",
+    "LogelError": "logel.errors",
+}
+
+if TYPE_CHECKING:
+    from logel.errors import LogelError
+    from logel.estimate import RewardEstimate
+    from logel.files import HistoryWriter
+    from logel.history import Episode, LearningHistory, Stage
+    from logel.infer import Method, infer_reward
+    from logel.policies import (
+        LinearGaussian,
+        LinearSoftmax,
+        MLPCategorical,
+        MLPGaussian,
+        TabularSoftmax,
+    )
+    from logel.reward import LinearReward
+
+__all__ = [
+    "Episode",
+    "HistoryWriter",
+    "LearningHistory",
+    "LinearGaussian",
+    "LinearReward",
+    "LinearSoftmax",
+    "LogelError",
+    "MLPCategorical",
+    "MLPGaussian",
+    "Method",
+    "RewardEstimate",
+    "Stage",
+    "TabularSoftmax",
+    "__version__",
+    "infer_reward",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'logel' has no attribute {name!r}")
+    return getattr(import_module(_NAMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,5 @@
+"""`python -m logel`."""
+
+from logel.cli import main
+
+main()

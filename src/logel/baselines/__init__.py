@@ -1,0 +1,1 @@
+"""Other ways to a reward, called like `infer_reward`, to compare with."""

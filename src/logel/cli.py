@@ -1,0 +1,329 @@
+"""The `logel` command. Heavy imports happen inside the commands, so that --help answers at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from logel.errors import LogelError, OptionError
+
+if TYPE_CHECKING:
+    from logel.history import LearningHistory
+    from logel.infer import Progress
+    from logel.policies import Policy
+
+app = typer.Typer(
+    help="Recover the reward an agent is optimising by watching it learn.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+record_app = typer.Typer(help="Let a learner learn and record its history.", no_args_is_help=True)
+app.add_typer(record_app, name="record")
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of all random numbers.")]
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user costs one sentence and exit code 2."""
+    try:
+        app()
+    except LogelError as error:
+        Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {_escape(str(error))}")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted: nothing half-written is left behind")
+        sys.exit(130)
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Progress]:
+    """A progress bar per activity, on standard error, with the time left."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description:>12}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bars:
+        tasks: dict[str, Any] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done)
+
+        yield report
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where to save the picture.")] = Path("demo.png"),
+    steps: Annotated[int, typer.Option(help="Updates of the learner to watch.")] = 30,
+    seed: SeedOption = 0,
+    json_output: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """A learner learns in the gridworld; watching only its trajectories, recover its reward."""
+    from logel.demo import run_demo
+
+    with _progress(quiet or json_output) as report:
+        result = run_demo(n_steps=steps, seed=seed, progress=report)
+    from logel.report.plots import demo_figure, save_figure
+
+    save_figure(demo_figure(result), out)
+    if json_output:
+        typer.echo(json.dumps({**result.to_dict(), "picture": str(out)}, indent=1))
+        return
+    console = Console()
+    table = Table(
+        title=f"What the learner wants, after watching {steps} updates", title_justify="left"
+    )
+    for column in ("area", "true weight", "recovered", "95% interval"):
+        table.add_column(column, justify="left" if column == "area" else "right")
+    ends = result.estimate.interval(0.95)
+    for name, true, found, (low, high) in zip(
+        result.estimate.feature_names,
+        result.true_weights,
+        result.estimate.weights,
+        ends,
+        strict=True,
+    ):
+        table.add_row(name, f"{true:+.3f}", f"{found:+.3f}", f"[{low:+.3f}, {high:+.3f}]")
+    console.print(table)
+    console.print(
+        f"Both scaled to unit length; only differences between areas can be seen.\n"
+        f"Planning for the recovered reward earns {result.value:.3f} of at most "
+        f"{result.best_value:.3f}; the learner itself had reached {result.learner_value:.3f}, "
+        f"a uniform policy {result.uniform_value:.3f}.\nPicture: {out}"
+    )
+
+
+@record_app.command("gridworld")
+def record_gridworld(
+    out: Annotated[Path, typer.Argument(help="Folder of the new history.")],
+    learner: Annotated[str, typer.Option(help="gpomdp, qlearning, spi or svi.")] = "gpomdp",
+    steps: Annotated[int, typer.Option(help="Updates to record.")] = 30,
+    episodes: Annotated[int, typer.Option(help="Episodes per stage.")] = 50,
+    horizon: Annotated[int, typer.Option(help="Length of an episode.")] = 20,
+    weights: Annotated[
+        str, typer.Option(help="Reward: code, paper-text, or name=value,name=value,...")
+    ] = "code",
+    map_file: Annotated[
+        Path | None, typer.Option("--map", help="Text file with a map of characters.")
+    ] = None,
+    parameters: Annotated[bool, typer.Option(help="Also record the policies' parameters.")] = False,
+    seed: SeedOption = 0,
+) -> None:
+    """Record a learner in the paper's gridworld, or in one of your own."""
+    from logel.envs.gridworld import grid_weights, gridworld_mdp, parse_weights
+    from logel.learners.tabular import LEARNERS, observe
+
+    if learner not in LEARNERS:
+        raise OptionError(f"unknown learner {learner!r}: choose one of {', '.join(LEARNERS)}")
+    mdp = gridworld_mdp(read_map(map_file))
+    history = observe(
+        mdp,
+        LEARNERS[learner](),
+        weights=grid_weights(mdp.feature_names, parse_weights(weights)),
+        n_steps=steps,
+        n_episodes=episodes,
+        horizon=horizon,
+        seed=seed,
+        parameters=parameters,
+    )
+    history.save(out)
+    typer.echo(f"recorded {len(history)} stages of {episodes} episodes in {out}")
+
+
+@app.command()
+def infer(
+    history: Annotated[Path, typer.Argument(help="Folder of a learning history.")],
+    gamma: Annotated[
+        float | None, typer.Option(help="Discount factor; by default the one in the history.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="default, paper or authors.")] = "default",
+    policy: Annotated[
+        str, typer.Option(help="auto, tabular, linear or mlp: the family of the policies.")
+    ] = "auto",
+    clone: Annotated[
+        bool, typer.Option("--clone", help="Clone even if the parameters are recorded.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Save the estimate as JSON.")] = None,
+    device: Annotated[str, typer.Option(help="Where to compute: cpu or cuda.")] = "cpu",
+    seed: SeedOption = 0,
+    json_output: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Recover reward weights from a recorded history."""
+    from logel.history import LearningHistory
+
+    loaded = LearningHistory.load(history)
+    discount = loaded.metadata.get("gamma") if gamma is None else gamma
+    if not isinstance(discount, int | float):
+        raise OptionError("the history does not say the discount factor: pass --gamma")
+    from logel.infer import infer_reward
+
+    with _progress(quiet or json_output) as report:
+        estimate = infer_reward(
+            loaded,
+            choose_policy(loaded, policy, device=device),
+            gamma=float(discount),
+            method=method,
+            use_parameters=not clone,
+            seed=seed,
+            progress=report,
+        )
+    if out is not None:
+        estimate.save(out)
+    typer.echo(estimate.to_json() if json_output else estimate.summary())
+
+
+@app.command()
+def reproduce(
+    study: Annotated[
+        str,
+        typer.Argument(help="gridworld-known, gridworld-learners, gridworld-curves or gridworld."),
+    ],
+    runs: Annotated[int, typer.Option(help="Number of seeds.")] = 20,
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs"),
+    observers: Annotated[
+        str, typer.Option(help="Comma-separated: default, paper, authors, lfl, girl, learner.")
+    ] = "default,paper,authors,lfl,girl,learner",
+    weights: Annotated[
+        str, typer.Option(help="True reward: code, paper-text, or name=value,name=value,...")
+    ] = "code",
+    map_file: Annotated[
+        Path | None, typer.Option("--map", help="Text file with a map of characters.")
+    ] = None,
+    backend: Annotated[str, typer.Option(help="joblib, or ray.")] = "joblib",
+    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
+    json_output: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Reproduce a study of the paper: table, figure, claims. Stop it and run it again at will."""
+    from logel.experiments.claims import claims_table
+    from logel.experiments.studies import StudyOptions, select
+    from logel.experiments.studies import reproduce as run_study
+
+    chosen = select(study)
+    options = StudyOptions(
+        runs=runs,
+        seed=seed,
+        observers=tuple(name.strip() for name in observers.split(",")),
+        weights=weights,
+        map_text="" if map_file is None else "/".join(read_map(map_file).rows),
+    )
+    if backend not in ("joblib", "ray"):
+        raise OptionError(f"backend must be joblib or ray, but is {backend!r}")
+    console, failed, report = Console(), False, []
+    for part in chosen:
+        if not (quiet or json_output):
+            console.print(f"[bold]{part.name}[/bold]")
+        result = run_study(
+            part,
+            options,
+            out=out,
+            jobs=jobs,
+            backend="ray" if backend == "ray" else "joblib",
+            address=address,
+            progress=not (quiet or json_output),
+        )
+        failed = failed or bool(result.run.failures)
+        report.append(
+            {
+                "study": part.name,
+                "folder": str(result.folder),
+                "failures": [failure.error for failure in result.run.failures],
+                "claims": [{**vars(c), "verdict": c.verdict} for c in result.claims],
+            }
+        )
+        if not json_output:
+            console.print(result.run.summary())
+            console.print(claims_table(result.claims))
+            console.print(f"Table, figure and claims: {result.folder}")
+    if json_output:
+        typer.echo(json.dumps(report, indent=1, default=str))
+    if failed:
+        raise typer.Exit(1)
+
+
+def choose_policy(history: LearningHistory, family: str, *, device: str = "cpu") -> Policy:
+    """A policy family that fits a history's observations and actions.
+
+    `auto` takes tables for discrete observations and networks otherwise.
+    """
+    import numpy as np
+
+    from logel.policies import (
+        LinearGaussian,
+        LinearSoftmax,
+        MLPCategorical,
+        MLPGaussian,
+        TabularSoftmax,
+    )
+
+    if family not in ("auto", "tabular", "linear", "mlp"):
+        raise OptionError(f"unknown policy family {family!r}: auto, tabular, linear or mlp")
+    signature = history.signature
+    tabular = signature.discrete_observations and signature.observation_shape == ()
+    if family == "auto":
+        family = "tabular" if tabular and signature.discrete_actions else "mlp"
+    width = int(np.prod(signature.observation_shape, dtype=int))
+    if not signature.discrete_actions:
+        action_dim = int(np.prod(signature.action_shape, dtype=int))
+        if family == "tabular":
+            raise OptionError("a tabular policy needs discrete actions: choose linear or mlp")
+        if family == "linear":
+            return LinearGaussian(width, action_dim, device=device)
+        return MLPGaussian(width, action_dim, device=device)
+    n_actions = _count(history, "n_actions", "actions")
+    if family == "tabular":
+        return TabularSoftmax(_count(history, "n_states", "observations"), n_actions, device=device)
+    if family == "linear":
+        return LinearSoftmax(width, n_actions, device=device)
+    return MLPCategorical(width, n_actions, device=device)
+
+
+def _count(history: LearningHistory, key: str, column: str) -> int:
+    """Number of states or actions: as recorded, else one more than the largest seen."""
+    recorded = history.metadata.get(key)
+    if isinstance(recorded, int) and recorded > 1:
+        return recorded
+    return max(2, 1 + max(int(getattr(stage, column).max()) for stage in history))
+
+
+def read_map(path: Path | None) -> Any:
+    """The default map, or one from a text file."""
+    from logel.envs.gridworld import GridMap
+
+    if path is None:
+        return GridMap.parse()
+    try:
+        return GridMap.parse(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"cannot read the map {path}: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

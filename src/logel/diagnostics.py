@@ -1,0 +1,237 @@
+"""What the data can and cannot say: gauge directions, and how much of the movement is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from logel.history import Stage
+from logel.jacobian import StageJacobian
+
+Float = npt.NDArray[np.float64]
+# Chosen so that a true gauge direction escapes detection about once in a thousand histories.
+_NOISE_SIGMAS = 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class Gauge:
+    """Directions of weight space that no data (`directions`) or not these data (`weak`) identify.
+
+    Attributes:
+        feature_names: q names.
+        directions: Orthonormal rows, shape (k, q): combinations without any effect. Estimated
+            weights have no component along them.
+        reason: Why these have no effect.
+        weak: Orthonormal rows, shape (j, q): combinations whose estimated effect on the parameters
+            is no larger than its own sampling noise. Weights along them are kept, but are mostly
+            noise: more episodes would tell.
+    """
+
+    feature_names: tuple[str, ...]
+    directions: Float
+    reason: str
+    weak: Float
+
+    @property
+    def identified(self) -> Float:
+        """Orthonormal basis of the identified subspace, columns, shape (q, q - k)."""
+        q = len(self.feature_names)
+        if len(self.directions) == 0:
+            return np.eye(q)
+        return np.asarray(np.linalg.svd(self.directions, full_matrices=True)[2][self.n :].T)
+
+    @property
+    def n(self) -> int:
+        """Number k of directions that are not identified."""
+        return len(self.directions)
+
+    def project(self, weights: npt.ArrayLike) -> Float:
+        """The part of the weights the data can speak about: their minimum-norm representative."""
+        w = np.asarray(weights, dtype=float)
+        return np.asarray(w - self.directions.T @ (self.directions @ w))
+
+    def describe(self) -> list[str]:
+        """One sentence per direction, by feature name."""
+        none = [
+            f"{_combination(row, self.feature_names)} is not identified: {self.reason}"
+            for row in self.directions
+        ]
+        return none + [
+            f"{_combination(row, self.feature_names)} is hardly identified: its effect cannot be "
+            "told from the sampling noise of the Jacobians"
+            for row in self.weak
+        ]
+
+
+def _combination(row: Float, names: Sequence[str]) -> str:
+    scaled = row / row[np.argmax(np.abs(row))]
+    terms = [(c, n) for c, n in zip(scaled, names, strict=True) if abs(c) > 0.05]
+    if len(terms) == 1:
+        return f"the weight of {terms[0][1]}"
+    if all(abs(c - 1) < 0.01 for c, _ in terms):
+        return "adding the same amount to " + ", ".join(n for _, n in terms)
+    return "the combination " + " ".join(f"{c:+.2g} {n}" for c, n in terms)
+
+
+@dataclass
+class FeatureMoments:
+    """Streamed moments of the features, to find combinations that never vary."""
+
+    count: int = 0
+    mean: Float | None = None
+    scatter: Float | None = None
+    any_terminated: bool = False
+
+    def add(self, stage: Stage) -> None:
+        """Include a stage's features (Chan's parallel update, stable for large offsets)."""
+        assert stage.features is not None
+        x = stage.features.astype(float)
+        mean = x.mean(axis=0)
+        scatter = (x - mean).T @ (x - mean)
+        if self.mean is None or self.scatter is None:
+            self.mean, self.scatter = mean, scatter
+        else:
+            shift = mean - self.mean
+            share = len(x) / (self.count + len(x))
+            self.scatter += scatter + np.outer(shift, shift) * self.count * share
+            self.mean = self.mean + shift * share
+        self.count += len(x)
+        self.any_terminated |= bool(stage.terminated.any())
+
+    def constant_directions(self) -> tuple[Float, str]:
+        """Directions whose feature never varies (rows), and the reason in words.
+
+        A constant feature says nothing as long as episodes cannot be ended: all policies collect
+        the same. Once some terminate, it pays for lasting longer, and only a combination that is
+        always zero stays silent.
+        """
+        assert self.mean is not None and self.scatter is not None
+        moment, reason = self.scatter, "it is constant along every trajectory"
+        if self.any_terminated:
+            moment = self.scatter + self.count * np.outer(self.mean, self.mean)
+            reason = "it is zero along every trajectory"
+        scale = np.sqrt(np.diagonal(moment) / self.count + self.mean**2)
+        scale = np.where(scale > 0, scale, 1.0)
+        values, vectors = np.linalg.eigh(moment / self.count / np.outer(scale, scale))
+        null = vectors[:, values <= 1e-12 * max(len(values), values.max(initial=0.0))]
+        return _orthonormal_rows((null / scale[:, None]).T), reason
+
+
+def find_gauge(
+    jacobians: Sequence[StageJacobian],
+    learning_rates: Float,
+    moments: FeatureMoments,
+    feature_names: tuple[str, ...],
+) -> Gauge:
+    """Directions of the weights that move no parameter, or none beyond the Jacobians' own noise.
+
+    Combinations of features that never vary are found exactly. In the rest, the stacked,
+    rate-scaled Jacobians are compared with their sampling noise (the spread over groups of
+    episodes): a direction whose squared size is what noise alone would give is weak.
+    """
+    exact, reason = moments.constant_directions()
+    gauge = Gauge(feature_names, exact, reason, np.zeros((0, len(feature_names))))
+    return replace(gauge, weak=_noise_directions(jacobians, learning_rates, gauge.identified))
+
+
+def _noise_directions(
+    jacobians: Sequence[StageJacobian], rates: Float, basis: Float
+) -> npt.NDArray[np.float64]:
+    if basis.shape[1] == 0 or min(len(j.groups) for j in jacobians) < 3:
+        return np.zeros((0, basis.shape[0]))
+    means = [rate * j.mean @ basis for rate, j in zip(rates, jacobians, strict=True)]
+    size = sum(mean.T @ mean for mean in means)
+    noise = sum(
+        rate**2 * basis.T @ j.covariance() @ basis for rate, j in zip(rates, jacobians, strict=True)
+    )
+    scale = np.sqrt(np.diagonal(size))
+    if not (scale > 0).all():
+        silent = np.flatnonzero(scale == 0)
+        return basis[:, silent].T
+    size, noise = size / np.outer(scale, scale), noise / np.outer(scale, scale)
+    ratio, vectors = np.linalg.eigh(_whitened(size, noise)[0])
+    vectors = _whitened(size, noise)[1] @ vectors / scale[:, None]
+    found = []
+    for value, vector in zip(ratio, vectors.T, strict=True):
+        direction = basis @ vector
+        if value <= 1 + _NOISE_SIGMAS * _relative_spread(jacobians, rates, direction):
+            found.append(direction)
+    return _orthonormal_rows(np.array(found).reshape(-1, len(basis)))
+
+
+def _whitened(size: Float, noise: Float) -> tuple[Float, Float]:
+    """`size` in coordinates where `noise` is the identity, and the map back."""
+    values, vectors = np.linalg.eigh(noise)
+    floor = 1e-12 * max(float(values.max()), np.finfo(float).tiny)
+    back = vectors / np.sqrt(np.maximum(values, floor))
+    return back.T @ size @ back, back
+
+
+def _relative_spread(jacobians: Sequence[StageJacobian], rates: Float, direction: Float) -> float:
+    """Standard deviation of (squared size / expected squared size) if there were only noise."""
+    variances = []
+    for rate, jacobian in zip(rates, jacobians, strict=True):
+        errors = (jacobian.groups - jacobian.mean) @ direction
+        g = len(errors)
+        weights = jacobian.group_weights**2 * g / (g - 1)
+        variances.append(rate**2 * (weights[:, None] * errors**2).sum(axis=0))
+    variance = np.concatenate(variances)
+    total = variance.sum()
+    if total == 0:
+        return 0.0
+    groups = min(len(j.groups) for j in jacobians)
+    return float(np.sqrt(2 * (variance**2).sum() / total**2 * (1 + 1 / (groups - 1))))
+
+
+def _orthonormal_rows(rows: Float) -> Float:
+    if len(rows) == 0:
+        return rows
+    _, singular, right = np.linalg.svd(rows, full_matrices=False)
+    return np.asarray(right[singular > 1e-9 * singular.max()])
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """How well rates and weights explain the movement, step by step.
+
+    Attributes:
+        explained: Share of the squared movement explained, shape (m,); can be negative.
+        cosines: Cosine between movement and prediction, shape (m,).
+        chance: Typical size of the cosine between the movement and a random direction.
+    """
+
+    explained: Float
+    cosines: Float
+    chance: float
+
+
+def explain(delta: Float, design: Float, weights: Float, learning_rates: Float) -> Fit:
+    """Compare movements (m, d) with their predictions."""
+    predicted = learning_rates[:, None] * (design @ weights)
+    moved = (delta**2).sum(axis=1)
+    size = np.sqrt(moved * (predicted**2).sum(axis=1))
+    residual = ((delta - predicted) ** 2).sum(axis=1)
+    return Fit(
+        explained=1 - residual / np.where(moved > 0, moved, np.inf),
+        cosines=(delta * predicted).sum(axis=1) / np.where(size > 0, size, np.inf),
+        chance=float(1 / np.sqrt(delta.shape[1])),
+    )
+
+
+def direction_error(
+    weights: npt.ArrayLike, truth: npt.ArrayLike, gauge: Gauge | None = None
+) -> float:
+    """Distance between unit vectors, in the identified subspace if a gauge is given.
+
+    0 is perfect, sqrt(2) orthogonal, 2 opposite; weights that vanish count as orthogonal.
+    """
+    pair = [np.asarray(w, dtype=float) for w in (weights, truth)]
+    if gauge is not None:
+        pair = [gauge.project(w) for w in pair]
+    sizes = [np.linalg.norm(w) for w in pair]
+    if min(sizes) == 0:
+        return float(np.sqrt(2))
+    return float(np.linalg.norm(pair[0] / sizes[0] - pair[1] / sizes[1]))

@@ -1,0 +1,1 @@
+"""Worlds to learn in: the gridworld with its exact tabular solvers, MuJoCo, the crossroad."""

@@ -1,0 +1,47 @@
+"""One exception class per kind of mistake; every message is a sentence that says what to do."""
+
+from __future__ import annotations
+
+import enum
+
+
+class LogelError(Exception):
+    """Base of all errors raised on purpose by logel; the command line exits with code 2 on it."""
+
+
+class OptionError(LogelError, ValueError):
+    """An argument has a value that makes no sense, whatever the data."""
+
+
+class Choice(enum.StrEnum):
+    """Base of options chosen by name: an unknown name is an OptionError that lists the known."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        known = ", ".join(member.value for member in cls)
+        raise OptionError(f"unknown {cls.__name__.lower()} {value!r}: choose one of {known}")
+
+
+class HistoryError(LogelError, ValueError):
+    """The observed data are malformed: the message names stage, episode and value."""
+
+
+class FormatError(LogelError, ValueError):
+    """A file or folder is not what it should be: corrupted, truncated, too new, or not ours."""
+
+
+class PolicyError(LogelError, ValueError):
+    """The data do not fit the policy family: an action out of range, a wrong dimension."""
+
+
+class IdentificationError(LogelError, ValueError):
+    """The data cannot determine a reward at all: too few stages, or no movement between them."""
+
+
+class MissingExtraError(LogelError, ImportError):
+    """An optional dependency is not installed; the message names the extra that installs it."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"{package} is not installed; install it with: pip install 'logel[{extra}]'"
+        )

@@ -1,0 +1,257 @@
+"""The answer: reward weights with what is known about them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.stats
+
+from logel.diagnostics import Fit, Gauge
+from logel.errors import FormatError, OptionError
+from logel.files import package_versions, write_atomically
+from logel.solve import Status
+
+Float = npt.NDArray[np.float64]
+FORMAT = "logel-estimate"
+FORMAT_VERSION = 1
+_MAX_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class RewardEstimate:
+    """Recovered reward weights.
+
+    Identification: with unknown learning rates only the direction of the weights means something;
+    they are scaled to unit norm (`scale` says so). Their sign is fixed by positive learning rates.
+    Directions listed in `gauge` are not identified; the weights have no component along them.
+
+    Attributes:
+        weights: Shape (q,).
+        feature_names: q names.
+        learning_rates: Shape (m,), in units that go with the weights.
+        covariance: Sampling covariance of the weights, (q, q), or None when it could not be told.
+        degrees_of_freedom: Of that covariance.
+        scale: "unit norm", or "known learning rates" when the weights carry their own scale.
+        status: How the solve ended; its value is a sentence.
+        notes: Warnings in plain words.
+        gauge: Directions that are not identified.
+        fit: Explained movement and cosines, step by step.
+        method: What was done, in words.
+        config: Every choice, as plain values.
+        objective_trace: Objective after every block update.
+        rank: Numerical rank of the stacked design.
+        condition: Its condition number.
+        held_out: Held-out log-likelihood per step of each stage's clone, (m + 1,), or None when
+            the parameters were known.
+        versions: Packages that made the estimate.
+    """
+
+    weights: Float
+    feature_names: tuple[str, ...]
+    learning_rates: Float
+    covariance: Float | None
+    degrees_of_freedom: int
+    scale: str
+    status: Status
+    notes: tuple[str, ...]
+    gauge: Gauge
+    fit: Fit
+    method: str
+    config: Mapping[str, Any]
+    objective_trace: Float
+    rank: int
+    condition: float
+    held_out: Float | None = None
+    versions: Mapping[str, str] = field(default_factory=package_versions)
+
+    @property
+    def explained(self) -> Float:
+        """Share of the squared movement of each step that is explained, shape (m,)."""
+        return self.fit.explained
+
+    @property
+    def standard_errors(self) -> Float:
+        """Shape (q,); NaN when unknown."""
+        if self.covariance is None:
+            return np.full(len(self.weights), np.nan)
+        return np.sqrt(np.clip(np.diagonal(self.covariance), 0, None))
+
+    def interval(self, level: float = 0.95) -> Float:
+        """Lower and upper ends of each weight's confidence interval, shape (q, 2)."""
+        if not 0 < level < 1:
+            raise OptionError(f"a confidence level lies between 0 and 1, but is {level}")
+        if self.covariance is None:
+            return np.full((len(self.weights), 2), np.nan)
+        reach = scipy.stats.t.ppf(0.5 + level / 2, self.degrees_of_freedom) * self.standard_errors
+        return np.stack([self.weights - reach, self.weights + reach], axis=1)
+
+    def summary(self, level: float = 0.95) -> str:
+        """A table to paste into a notebook, with notes where the answer needs care."""
+        width = max([len(name) for name in self.feature_names] + [len("feature")])
+        percent = f"{100 * level:g}%"
+        ends = self.interval(level)
+        fit = self.fit
+        lines = [
+            f"Reward weights ({self.scale}), {len(self.learning_rates)} steps, {self.method}",
+            "",
+            f"{'feature':<{width}}  {'weight':>9}  {'std err':>9}  {percent + ' interval':>22}",
+        ]
+        for name, w, se, (low, high) in zip(
+            self.feature_names, self.weights, self.standard_errors, ends, strict=True
+        ):
+            lines.append(f"{name:<{width}}  {w:>9.4f}  {se:>9.4f}  [{low:>9.4f}, {high:>9.4f}]")
+        lines += [
+            "",
+            f"status: {self.status.value}",
+            f"rank {self.rank} of {len(self.weights)}, condition number {self.condition:.3g}",
+            f"explained movement: median {np.median(fit.explained):.3f} of the squared steps",
+            f"cosine of movement and prediction: median {np.median(fit.cosines):.3f} "
+            f"(chance level {fit.chance:.3f})",
+        ]
+        if self.held_out is not None and np.isfinite(self.held_out).any():
+            lines.append(
+                f"clones: held-out log-likelihood {np.nanmean(self.held_out):.4f} per step"
+            )
+        lines += [f"gauge: {sentence}" for sentence in self.gauge.describe()]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        pairs = ", ".join(
+            f"{n}={w:.3g}" for n, w in zip(self.feature_names, self.weights, strict=True)
+        )
+        return f"RewardEstimate({pairs}; {self.status.name})"
+
+    def to_json(self) -> str:
+        """The estimate as JSON; not-a-number becomes null."""
+        fields: dict[str, Any] = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "weights": self.weights,
+            "feature_names": list(self.feature_names),
+            "learning_rates": self.learning_rates,
+            "covariance": self.covariance,
+            "degrees_of_freedom": self.degrees_of_freedom,
+            "scale": self.scale,
+            "status": self.status.name,
+            "notes": list(self.notes),
+            "gauge": {
+                "directions": self.gauge.directions,
+                "reason": self.gauge.reason,
+                "weak": self.gauge.weak,
+            },
+            "fit": {
+                "explained": self.fit.explained,
+                "cosines": self.fit.cosines,
+                "chance": self.fit.chance,
+            },
+            "method": self.method,
+            "config": dict(self.config),
+            "objective_trace": self.objective_trace,
+            "rank": self.rank,
+            "condition": self.condition,
+            "held_out": self.held_out,
+            "versions": dict(self.versions),
+        }
+        return json.dumps(_plain(fields), indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> RewardEstimate:
+        """Read what `to_json` wrote; raises FormatError on anything else."""
+        try:
+            raw = json.loads(text)
+            if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+                raise FormatError("this is not a logel estimate")
+            if raw["format_version"] > FORMAT_VERSION:
+                raise FormatError(
+                    f"the estimate has format version {raw['format_version']}, but this logel "
+                    f"reads up to {FORMAT_VERSION}: upgrade logel"
+                )
+            names = tuple(str(name) for name in raw["feature_names"])
+            q, m = len(names), len(raw["learning_rates"])
+            covariance, held_out = raw["covariance"], raw["held_out"]
+            return cls(
+                weights=_array(raw["weights"], (q,)),
+                feature_names=names,
+                learning_rates=_array(raw["learning_rates"], (m,)),
+                covariance=None if covariance is None else _array(covariance, (q, q)),
+                degrees_of_freedom=int(raw["degrees_of_freedom"]),
+                scale=str(raw["scale"]),
+                status=Status[raw["status"]],
+                notes=tuple(str(note) for note in raw["notes"]),
+                gauge=Gauge(
+                    names,
+                    _array(raw["gauge"]["directions"], (len(raw["gauge"]["directions"]), q)),
+                    str(raw["gauge"]["reason"]),
+                    _array(raw["gauge"]["weak"], (len(raw["gauge"]["weak"]), q)),
+                ),
+                fit=Fit(
+                    _array(raw["fit"]["explained"], (m,)),
+                    _array(raw["fit"]["cosines"], (m,)),
+                    float(raw["fit"]["chance"]),
+                ),
+                method=str(raw["method"]),
+                config=dict(raw["config"]),
+                objective_trace=_array(raw["objective_trace"], (len(raw["objective_trace"]),)),
+                rank=int(raw["rank"]),
+                condition=float("inf") if raw["condition"] is None else float(raw["condition"]),
+                held_out=None if held_out is None else _array(held_out, (m + 1,)),
+                versions={str(k): str(v) for k, v in raw["versions"].items()},
+            )
+        except FormatError:
+            raise
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            RecursionError,
+            OverflowError,
+        ) as error:
+            raise FormatError(f"the estimate is corrupted or truncated: {error}") from None
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the estimate as JSON, atomically."""
+        write_atomically(Path(path), self.to_json().encode())
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> RewardEstimate:
+        """Read an estimate written by `save`."""
+        file = Path(path)
+        if not file.is_file():
+            raise FormatError(f"there is no estimate at {file}")
+        if file.stat().st_size > _MAX_BYTES:
+            raise FormatError(f"{file} is larger than any estimate")
+        try:
+            return cls.from_json(file.read_bytes())
+        except FormatError as error:
+            raise FormatError(f"{file}: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Arrays to lists, non-finite numbers to null."""
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if np.isfinite(value) else None
+    if isinstance(value, np.integer):
+        return int(value)
+    return value
+
+
+def _array(values: Any, shape: tuple[int, ...]) -> Float:
+    array = np.array(values, dtype=float).reshape(shape)
+    if array.size != np.size(values):
+        raise ValueError(f"expected shape {shape}")
+    return array

@@ -1,0 +1,114 @@
+"""A study's claims as machine-checked rows: statistic, confidence interval, verdict."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import scipy.stats
+from rich.table import Table
+
+from logel.files import write_atomically
+
+LEVEL = 0.98
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of the paper (or of ours) held against the numbers.
+
+    Attributes:
+        claim: The sentence.
+        source: "paper" or "logel".
+        observer: Whose estimates were judged.
+        statistic: What was measured, in words.
+        value: Its mean over runs.
+        low: Lower end of its 98% confidence interval.
+        high: Upper end.
+        threshold: What it is compared with.
+        wanted: "above" or "below" the threshold.
+        runs: Number of runs.
+    """
+
+    claim: str
+    source: str
+    observer: str
+    statistic: str
+    value: float
+    low: float
+    high: float
+    threshold: float
+    wanted: str
+    runs: int
+
+    @property
+    def verdict(self) -> str:
+        """Holds or does not when the whole interval says so; undecided otherwise."""
+        above, below = self.low > self.threshold, self.high < self.threshold
+        if not above and not below:
+            # A statistic without any spread sits exactly where it is.
+            if self.low == self.high == self.threshold:
+                return FAILS
+            return UNDECIDED
+        return HOLDS if (self.wanted == "above") == above else FAILS
+
+
+def mean_interval(values: npt.ArrayLike, level: float = LEVEL) -> tuple[float, float, float]:
+    """Mean over runs and the ends of its Student-t interval."""
+    array = np.asarray(values, dtype=float)
+    mean = float(array.mean())
+    if len(array) < 2:
+        return mean, -math.inf, math.inf
+    reach = float(scipy.stats.t.ppf(0.5 + level / 2, len(array) - 1))
+    reach *= float(array.std(ddof=1)) / math.sqrt(len(array))
+    return mean, mean - reach, mean + reach
+
+
+def judge(
+    claim: str,
+    values: Sequence[float],
+    *,
+    statistic: str,
+    threshold: float,
+    wanted: str,
+    observer: str,
+    source: str = "paper",
+) -> Claim:
+    """Hold a claim against one value per run."""
+    mean, low, high = mean_interval(values)
+    return Claim(
+        claim, source, observer, statistic, mean, low, high, threshold, wanted, len(values)
+    )
+
+
+def claims_table(claims: Iterable[Claim]) -> Table:
+    """The claims as a table for the terminal."""
+    table = Table(title="Claims", title_justify="left")
+    table.add_column("claim", ratio=3)
+    table.add_column("statistic", ratio=3)
+    table.add_column("mean [98% interval]", justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    colours = {HOLDS: "green", FAILS: "red", UNDECIDED: "yellow"}
+    for c in claims:
+        table.add_row(
+            f"{c.observer}: {c.claim}",
+            f"{c.statistic}, {c.wanted} {c.threshold:g}",
+            rf"{c.value:.3g} \[{c.low:.3g}, {c.high:.3g}]",
+            f"[{colours[c.verdict]}]{c.verdict}[/]",
+        )
+    return table
+
+
+def write_claims(claims: Sequence[Claim], path: Path) -> None:
+    """Write the claims with their verdicts as JSON; an interval without end becomes null."""
+    rows = [{**asdict(c), "verdict": c.verdict} for c in claims]
+    for row in rows:
+        for key in ("low", "high"):
+            row[key] = row[key] if math.isfinite(row[key]) else None
+    write_atomically(path, (json.dumps(rows, indent=1, allow_nan=False) + "\n").encode())

@@ -1,0 +1,168 @@
+"""All studies by name, and how one is run from start to figures: the body of `logel reproduce`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from logel.errors import MissingExtraError, OptionError
+from logel.experiments.claims import Claim, write_claims
+from logel.experiments.runner import Backend, StudyRun, Task, TaskFunction, run_tasks, write_table
+from logel.files import package_versions, write_atomically
+
+try:
+    import pandas as pd
+except ImportError:  # pragma: no cover - depends on what is installed
+    raise MissingExtraError("pandas", "report") from None
+
+from logel.experiments import gridworld
+from logel.report import study_figures
+from logel.report.plots import save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Raised whenever a change to the code changes results, so that old task files are not mixed in.
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """Everything a user may choose about a study; saved beside its results.
+
+    Attributes:
+        runs: Number of seeds.
+        seed: The first of them.
+        observers: Which observers to run.
+        weights: The true reward: "code", "paper-text", or name=value pairs.
+        map_text: The world's rows joined by "/"; empty for the paper's.
+    """
+
+    runs: int = 20
+    seed: int = 0
+    observers: tuple[str, ...] = ("default", "paper", "authors", "lfl", "girl", "learner")
+    weights: str = "code"
+    map_text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.runs < 1:
+            raise OptionError(f"runs must be at least 1, but is {self.runs}")
+        known = {*gridworld.OBSERVERS, *gridworld.KNOWN_OBSERVERS}
+        if unknown := set(self.observers) - known:
+            raise OptionError(f"unknown observers {sorted(unknown)}: choose from {sorted(known)}")
+        gridworld.world(self.map_text, self.weights)
+
+
+@dataclass(frozen=True)
+class Study:
+    """One figure of the paper.
+
+    Attributes:
+        name: What the command line calls it.
+        tasks: Lists the tasks for the options, observers and seeds.
+        run: Turns a task into rows.
+        claims: Judges the claims from the table.
+        figure: Draws the table.
+    """
+
+    name: str
+    tasks: Callable[[dict[str, str], Sequence[str], range], list[Task]]
+    run: TaskFunction
+    claims: Callable[[pd.DataFrame], list[Claim]]
+    figure: Callable[[pd.DataFrame], Figure]
+
+
+STUDIES = {
+    study.name: study
+    for study in (
+        Study(
+            "gridworld-known",
+            gridworld.known_tasks,
+            gridworld.run_known,
+            gridworld.known_claims,
+            study_figures.known_figure,
+        ),
+        Study(
+            "gridworld-learners",
+            gridworld.learners_tasks,
+            gridworld.run_learners,
+            gridworld.learners_claims,
+            study_figures.learners_figure,
+        ),
+        Study(
+            "gridworld-curves",
+            gridworld.curves_tasks,
+            gridworld.run_curves,
+            gridworld.curves_claims,
+            study_figures.curves_figure,
+        ),
+    )
+}
+GROUPS = {"gridworld": ("gridworld-known", "gridworld-learners", "gridworld-curves")}
+
+
+@dataclass(frozen=True, eq=False)
+class StudyResult:
+    """A finished study."""
+
+    run: StudyRun
+    claims: list[Claim]
+    folder: Path
+
+
+def select(name: str) -> list[Study]:
+    """The studies a name stands for."""
+    if name in GROUPS:
+        return [STUDIES[member] for member in GROUPS[name]]
+    if name not in STUDIES:
+        choices = ", ".join([*GROUPS, *STUDIES])
+        raise OptionError(f"unknown study {name!r}: choose one of {choices}")
+    return [STUDIES[name]]
+
+
+def reproduce(
+    study: Study,
+    options: StudyOptions,
+    *,
+    out: Path,
+    jobs: int = 2,
+    backend: Backend = "joblib",
+    address: str | None = None,
+    progress: bool = True,
+) -> StudyResult:
+    """Run a study (or what is left of it) and write table, figure and claims to `out/study`.
+
+    Raises:
+        OptionError: No task is left by the chosen observers.
+    """
+    folder = out / study.name
+    world = {"map": options.map_text, "weights": options.weights}
+    seeds = range(options.seed, options.seed + options.runs)
+    tasks = study.tasks(world, options.observers, seeds)
+    if not tasks:
+        raise OptionError(f"{study.name} has nothing to do for observers {options.observers}")
+    run = run_tasks(
+        tasks,
+        study.run,
+        out=folder,
+        config={"version": VERSION},
+        jobs=jobs,
+        backend=backend,
+        address=address,
+        progress=progress,
+    )
+    if not run.rows:
+        return StudyResult(run, [], folder)
+    table = pd.DataFrame([dict(row) for row in run.rows])
+    claims = study.claims(table)
+    write_table(run.rows, folder / "table.csv")
+    write_claims(claims, folder / "claims.json")
+    made = {"study": study.name, "options": asdict(options), "packages": package_versions()}
+    write_atomically(folder / "made-by.json", (json.dumps(made, indent=1) + "\n").encode())
+    figure = study.figure(table)
+    for suffix in ("png", "svg"):
+        save_figure(figure, folder / f"{study.name}.{suffix}")
+    return StudyResult(run, claims, folder)

@@ -1,0 +1,160 @@
+"""Reward features phi(s, a, s'): the vocabulary in which a reward is expressed.
+
+A feature set is any object with `names` that maps a batch of transitions to a table (N, q); the
+classes here cover the paper's experiments and compose. To add one, write a frozen dataclass with
+`names` and `__call__`; nothing needs to be registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from logel.errors import OptionError
+from logel.history import Array, LearningHistory, Stage
+
+Float = npt.NDArray[np.float64]
+
+
+class RewardFeatures(Protocol):
+    """Anything that computes named features of transitions, vectorised over rows."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One name per feature."""
+        ...
+
+    def __call__(self, observations: Array, actions: Array, next_observations: Array, /) -> Float:
+        """Features, shape (N, q), of N transitions."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class OneHotAreas:
+    """One indicator per area of a discrete world, of the state *arrived at*.
+
+    Attributes:
+        areas: Area index of every state, shape (n_states,).
+        names: One name per area.
+    """
+
+    areas: Array
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        areas = np.asarray(self.areas)
+        if areas.min() < 0 or areas.max() >= len(self.names):
+            raise OptionError(f"areas must lie in 0..{len(self.names) - 1}, one name for each")
+
+    def __call__(self, observations: Array, actions: Array, next_observations: Array, /) -> Float:
+        """Features, shape (N, q), of N transitions."""
+        return np.eye(len(self.names))[np.asarray(self.areas)[next_observations]]
+
+
+@dataclass(frozen=True)
+class RBFGrid:
+    """Gaussian bumps on a regular grid over some coordinates of the next observation.
+
+    Attributes:
+        low: Lower edge of the grid in every coordinate.
+        high: Upper edge.
+        points: Number of centres along each coordinate.
+        columns: Which coordinates of the observation span the grid.
+        variance: Of each bump; by default the squared spacing of the centres.
+    """
+
+    low: float
+    high: float
+    points: int
+    columns: tuple[int, ...]
+    variance: float | None = None
+
+    @property
+    def centres(self) -> Float:
+        """Shape (points ** n_columns, n_columns)."""
+        axis = np.linspace(self.low, self.high, self.points)
+        mesh = np.meshgrid(*[axis] * len(self.columns), indexing="ij")
+        return np.stack(mesh, axis=-1).reshape(-1, len(self.columns))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Each bump is named after its centre."""
+        return tuple(f"rbf({', '.join(f'{x:+.3g}' for x in c)})" for c in self.centres)
+
+    def __call__(self, observations: Array, actions: Array, next_observations: Array, /) -> Float:
+        """Features, shape (N, q), of N transitions."""
+        spacing = (self.high - self.low) / (self.points - 1)
+        variance = spacing**2 if self.variance is None else self.variance
+        offsets = np.asarray(next_observations)[:, None, list(self.columns)] - self.centres
+        return np.asarray(np.exp(-0.5 * (offsets**2).sum(axis=-1) / variance))
+
+
+@dataclass(frozen=True)
+class ActionCost:
+    """Squared norm of a continuous action."""
+
+    names: tuple[str, ...] = ("|action|^2",)
+
+    def __call__(self, observations: Array, actions: Array, next_observations: Array, /) -> Float:
+        """Features, shape (N, q), of N transitions."""
+        flat = np.asarray(actions, dtype=np.float64).reshape(len(actions), -1)
+        return np.asarray((flat**2).sum(axis=1, keepdims=True))
+
+
+@dataclass(frozen=True)
+class FunctionFeatures:
+    """A plain function with names for its columns."""
+
+    function: Callable[[Array, Array, Array], npt.ArrayLike]
+    names: tuple[str, ...]
+
+    def __call__(self, observations: Array, actions: Array, next_observations: Array, /) -> Float:
+        """Features, shape (N, q), of N transitions."""
+        values = np.asarray(self.function(observations, actions, next_observations), dtype=float)
+        return values.reshape(len(actions), len(self.names))
+
+
+@dataclass(frozen=True)
+class Concatenate:
+    """Several feature sets side by side."""
+
+    parts: tuple[RewardFeatures, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts' names, in order."""
+        return tuple(name for part in self.parts for name in part.names)
+
+    def __call__(self, observations: Array, actions: Array, next_observations: Array, /) -> Float:
+        """Features, shape (N, q), of N transitions."""
+        return np.concatenate(
+            [part(observations, actions, next_observations) for part in self.parts], axis=1
+        )
+
+
+def feature_names(history: LearningHistory, features: Any, n_features: int) -> tuple[str, ...]:
+    """Names from the callable, else from the history, else numbered."""
+    names = getattr(features, "names", None) or (
+        history.feature_names if features is None else None
+    )
+    if names is None:
+        return tuple(f"feature {j}" for j in range(n_features))
+    if len(names) != n_features:
+        raise OptionError(f"there are {n_features} features, but {len(names)} names: {list(names)}")
+    return tuple(names)
+
+
+def featured(stage: Stage, features: Any, index: int) -> Stage:
+    """The stage with features: recorded ones, or computed when a callable is given."""
+    if features is not None:
+        return stage.with_features(features)
+    if stage.features is None:
+        raise OptionError(
+            f"stage {index} has no recorded features: pass features=, a callable of "
+            "(observations, actions, next_observations)"
+        )
+    return stage

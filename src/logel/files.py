@@ -1,0 +1,316 @@
+"""Histories on disk: a folder with `manifest.json` and one safetensors file per stage.
+
+Every file is written under a temporary name and renamed, the stage before the manifest that names
+it, so a crash costs at most the stage being written. Folders may come from anyone: names in the
+manifest are matched against one pattern, every file is checked against its sha256 before it is
+parsed, and nothing is ever executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import PackageNotFoundError, version
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from logel.errors import FormatError, HistoryError
+from logel.history import (
+    Array,
+    LearningHistory,
+    Signature,
+    Stage,
+    check_feature_names,
+    check_parameters,
+    check_stage,
+)
+
+FORMAT = "logel-history"
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+_STAGE_NAME = re.compile(r"stage-\d{5,9}\.safetensors")
+# A manifest holds about 200 bytes per stage; anything near this limit is not one of ours.
+_MAX_MANIFEST_BYTES = 64 * 2**20
+
+
+def package_versions(
+    names: Sequence[str] = ("logel", "numpy", "scipy", "torch", "gymnasium"),
+) -> dict[str, str]:
+    """Versions of the packages that shaped a result, recorded beside it."""
+    found = {"python": sys.version.split()[0]}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write under a temporary name, flush to disk, rename: readers see all of it or nothing."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class HistoryWriter:
+    """Writes a history stage by stage; whatever has been appended survives a crash.
+
+    Use as a context manager: leaving it normally marks the history complete.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        feature_names: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path = Path(path)
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise FormatError(f"{self.path} already exists: choose another path or remove it first")
+        try:
+            json.dumps(metadata)
+        except (TypeError, ValueError) as error:
+            raise HistoryError(f"metadata must be JSON-serialisable: {error}") from None
+        self._signature: Signature | None = None
+        self._n_parameters: int | None = None
+        self._manifest: dict[str, Any] = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "packages": package_versions(),
+            "feature_names": None if feature_names is None else [str(n) for n in feature_names],
+            "metadata": {} if metadata is None else dict(metadata),
+            "signature": None,
+            "complete": False,
+            "stages": [],
+        }
+
+    def append(self, stage: Stage, *, learning_rate: float | None = None) -> None:
+        """Add a stage.
+
+        Args:
+            stage: The next stage.
+            learning_rate: Rate of the step that led to this stage, if known.
+        """
+        entries = self._manifest["stages"]
+        index = len(entries)
+        if self._signature is None:
+            if self._manifest["feature_names"] is not None:
+                check_feature_names(self._manifest["feature_names"], stage.signature.n_features)
+            self._signature, self._n_parameters = stage.signature, stage.n_parameters
+            self._manifest["signature"] = asdict(stage.signature)
+        check_stage(stage, index, self._signature)
+        check_parameters(stage, index, self._n_parameters)
+        if learning_rate is not None and not (learning_rate > 0 and math.isfinite(learning_rate)):
+            raise HistoryError(
+                f"learning rates must be positive, but step {index - 1} has {learning_rate}"
+            )
+        arrays = {f.name: getattr(stage, f.name) for f in fields(stage)}
+        data = safetensors.numpy.save(
+            {name: np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
+        )
+        name = f"stage-{index:05d}.safetensors"
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path / name, data)
+        entries.append(
+            {
+                "file": name,
+                "sha256": hashlib.sha256(data).hexdigest(),
+                "bytes": len(data),
+                "episodes": stage.n_episodes,
+                "steps": stage.n_steps,
+                "learning_rate": None if learning_rate is None else float(learning_rate),
+            }
+        )
+        self._write_manifest()
+
+    def close(self) -> None:
+        """Mark the history complete."""
+        self._manifest["complete"] = True
+        if self._manifest["stages"]:
+            self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        text = json.dumps(self._manifest, indent=1, sort_keys=True)
+        write_atomically(self.path / MANIFEST, text.encode())
+
+    def __enter__(self) -> HistoryWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+
+
+def save_history(history: LearningHistory, path: str | PathLike[str]) -> None:
+    """Write a whole history, one stage in memory at a time."""
+    rates = [None, *([None] * history.n_steps)]
+    if history.learning_rates is not None:
+        rates = [None, *history.learning_rates]
+    with HistoryWriter(
+        path, feature_names=history.feature_names, metadata=history.metadata
+    ) as writer:
+        for stage, rate in zip(history, rates, strict=True):
+            writer.append(stage, learning_rate=rate)
+
+
+@dataclass(frozen=True)
+class _StageFile:
+    """One line of the manifest, validated."""
+
+    file: str
+    sha256: str
+    learning_rate: float | None
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """Stages of a folder, read and verified when asked for."""
+
+    path: Path
+    entries: tuple[_StageFile, ...]
+    signature: Signature
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int, /) -> Stage:
+        entry = self.entries[index]
+        path = self.path / entry.file
+        if path.is_symlink() or not path.is_file():
+            raise FormatError(f"stage {index}: {path} is missing or not a plain file")
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != entry.sha256:
+            raise FormatError(
+                f"stage {index}: {path} is corrupted or truncated (its sha256 is not the one in "
+                f"{MANIFEST}); restore it or leave the stage out"
+            )
+        with _reading(path):
+            arrays = safetensors.numpy.load(data)
+        del data  # the arrays are copies: a large stage need not be held three times
+        known = {f.name for f in fields(Stage)}
+        if not {"observations", "actions", "lengths", "terminated"} <= arrays.keys() <= known:
+            raise FormatError(f"stage {index}: {path} holds {sorted(arrays)}, not a stage's arrays")
+        try:
+            stage = Stage(**arrays)
+            check_stage(stage, index, self.signature)
+        except (HistoryError, TypeError, ValueError) as error:
+            raise FormatError(f"stage {index}: {path} is not a valid stage: {error}") from None
+        return stage
+
+
+def load_history(path: str | PathLike[str]) -> LearningHistory:
+    """Open a history; only the manifest is read."""
+    folder = Path(path)
+    manifest_path = folder / MANIFEST
+    if not folder.is_dir() or not manifest_path.is_file():
+        raise FormatError(f"{folder} is not a learning history: there is no {MANIFEST} in it")
+    manifest = _read_json(manifest_path)
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise FormatError(f"{folder} is not a learning history: {manifest_path} has another format")
+    found = manifest.get("format_version")
+    if not isinstance(found, int) or found < 1:
+        raise FormatError(f"{manifest_path}: format_version must be a positive integer")
+    if found > FORMAT_VERSION:
+        raise FormatError(
+            f"{manifest_path} has format version {found}, but this logel reads up to "
+            f"{FORMAT_VERSION}: upgrade logel"
+        )
+    with _reading(manifest_path):
+        signature = _parse_signature(manifest["signature"])
+        entries = tuple(_parse_entry(entry) for entry in manifest["stages"])
+        names = _parse_names(manifest["feature_names"])
+        metadata = dict(manifest["metadata"])
+        complete = bool(manifest["complete"])
+    if not entries:
+        raise FormatError(f"{folder} holds no stage yet")
+    rates = [entry.learning_rate for entry in entries[1:]]
+    known = [rate for rate in rates if rate is not None]
+    learning_rates: Array | None = np.array(known) if rates and len(known) == len(rates) else None
+    try:
+        return LearningHistory(
+            source=_Folder(folder, entries, signature),
+            signature=signature,
+            learning_rates=learning_rates,
+            feature_names=names,
+            complete=complete,
+            metadata=metadata,
+        )
+    except HistoryError as error:
+        raise FormatError(f"{manifest_path}: {error}") from None
+
+
+def _read_json(path: Path) -> Any:
+    if path.stat().st_size > _MAX_MANIFEST_BYTES:
+        raise FormatError(f"{path} is larger than any manifest: not a learning history")
+    with _reading(path):
+        return json.loads(path.read_bytes())
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn whatever a parser says about a malformed file into one sentence naming the file."""
+    try:
+        yield
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+        OverflowError,
+        safetensors.SafetensorError,
+    ) as error:
+        reason = str(error) or type(error).__name__
+        raise FormatError(f"{path} is corrupted or truncated: {reason}") from None
+
+
+def _parse_signature(raw: Mapping[str, Any]) -> Signature:
+    q = raw["n_features"]
+    return Signature(
+        observation_shape=tuple(int(n) for n in raw["observation_shape"]),
+        action_shape=tuple(int(n) for n in raw["action_shape"]),
+        discrete_observations=bool(raw["discrete_observations"]),
+        discrete_actions=bool(raw["discrete_actions"]),
+        n_features=None if q is None else int(q),
+    )
+
+
+def _parse_names(raw: Any) -> tuple[str, ...] | None:
+    if raw is None:
+        return None
+    if not isinstance(raw, list) or not all(isinstance(name, str) for name in raw):
+        raise ValueError(f"feature_names must be a list of names, not {raw!r}")
+    return tuple(raw)
+
+
+def _parse_entry(raw: Mapping[str, Any]) -> _StageFile:
+    name, digest, rate = raw["file"], raw["sha256"], raw["learning_rate"]
+    if not isinstance(name, str) or not _STAGE_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a stage's file name")
+    if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
+        raise ValueError(f"{digest!r} is not a sha256")
+    return _StageFile(name, digest, None if rate is None else float(rate))

@@ -1,0 +1,145 @@
+"""Fisher information of a policy's parameters, in the form each family can afford.
+
+The information is that of the whole data set (a sum over steps, not a mean), so its inverse is the
+covariance of the maximum-likelihood parameters.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+import scipy.sparse.linalg
+
+Float = npt.NDArray[np.float64]
+
+
+class Fisher(ABC):
+    """A symmetric positive semi-definite matrix of order d."""
+
+    n_parameters: int
+
+    @abstractmethod
+    def matvec(self, vectors: Float) -> Float:
+        """Product with vectors, shape (d,) or (d, k)."""
+
+    @abstractmethod
+    def diagonal(self) -> Float:
+        """Shape (d,)."""
+
+    @abstractmethod
+    def solve(self, vectors: Float, *, ridge: float = 0.0) -> Float:
+        """Solution x of (F + ridge I) x = vectors, shape (d,) or (d, k)."""
+
+    def dense(self) -> Float:
+        """The whole matrix, shape (d, d)."""
+        return self.matvec(np.eye(self.n_parameters))
+
+
+@dataclass(frozen=True, eq=False)
+class DenseFisher(Fisher):
+    """Stored in full, shape (d, d)."""
+
+    matrix: Float
+
+    @property
+    def n_parameters(self) -> int:  # type: ignore[override]
+        """Number d of parameters."""
+        return len(self.matrix)
+
+    def matvec(self, vectors: Float) -> Float:
+        """Product with vectors, shape (d,) or (d, k)."""
+        return np.asarray(self.matrix @ vectors)
+
+    def diagonal(self) -> Float:
+        """Shape (d,)."""
+        return np.diagonal(self.matrix).copy()
+
+    def solve(self, vectors: Float, *, ridge: float = 0.0) -> Float:
+        """Solution x of (F + ridge I) x = vectors; the minimum-norm one if singular."""
+        matrix = self.matrix + ridge * np.eye(self.n_parameters)
+        try:
+            return np.asarray(scipy.linalg.cho_solve(scipy.linalg.cho_factor(matrix), vectors))
+        except np.linalg.LinAlgError:
+            return np.asarray(np.linalg.pinv(matrix, hermitian=True) @ vectors)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockFisher(Fisher):
+    """Block-diagonal with equal blocks: one block per state of a tabular policy.
+
+    Attributes:
+        blocks: Shape (n_blocks, k, k), d = n_blocks * k.
+    """
+
+    blocks: Float
+
+    @property
+    def n_parameters(self) -> int:  # type: ignore[override]
+        """Number d of parameters."""
+        return self.blocks.shape[0] * self.blocks.shape[1]
+
+    def matvec(self, vectors: Float) -> Float:
+        """Product with vectors, shape (d,) or (d, k)."""
+        return (self.blocks @ self._split(vectors)).reshape(vectors.shape)
+
+    def diagonal(self) -> Float:
+        """Shape (d,)."""
+        return np.einsum("skk->sk", self.blocks).reshape(-1)
+
+    def solve(self, vectors: Float, *, ridge: float = 0.0) -> Float:
+        """Solution x of (F + ridge I) x = vectors; the minimum-norm one if singular."""
+        if ridge > 0:
+            blocks = self.blocks + ridge * np.eye(self.blocks.shape[1])
+            return np.asarray(np.linalg.solve(blocks, self._split(vectors))).reshape(vectors.shape)
+        inverse = np.linalg.pinv(self.blocks, hermitian=True)
+        return np.asarray((inverse @ self._split(vectors)).reshape(vectors.shape))
+
+    def dense(self) -> Float:
+        """The whole matrix, shape (d, d)."""
+        return np.asarray(scipy.linalg.block_diag(*self.blocks))
+
+    def _split(self, vectors: Float) -> Float:
+        return vectors.reshape(*self.blocks.shape[:2], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class ProductFisher(Fisher):
+    """Known through its products with vectors, for networks whose d x d matrix is out of reach.
+
+    Attributes:
+        n_parameters: Number d of parameters.
+        product: Maps (d,) to (d,).
+        make_diagonal: Computes the diagonal, shape (d,).
+    """
+
+    n_parameters: int
+    product: Callable[[Float], Float]
+    make_diagonal: Callable[[], Float]
+
+    def matvec(self, vectors: Float) -> Float:
+        """Product with vectors, shape (d,) or (d, k)."""
+        if vectors.ndim == 1:
+            return self.product(vectors)
+        return np.stack([self.product(column) for column in vectors.T], axis=1)
+
+    def diagonal(self) -> Float:
+        """Shape (d,)."""
+        return self.make_diagonal()
+
+    def solve(self, vectors: Float, *, ridge: float = 0.0) -> Float:
+        """Solution x of (F + ridge I) x = vectors by conjugate gradients, Jacobi-preconditioned."""
+        d = self.n_parameters
+        operator = scipy.sparse.linalg.LinearOperator(
+            (d, d), matvec=lambda v: self.product(v.reshape(-1)) + ridge * v.reshape(-1)
+        )
+        scale = self.diagonal() + ridge
+        scale[scale <= 0] = 1.0
+        inverse = scipy.sparse.linalg.LinearOperator((d, d), matvec=lambda v: v.reshape(-1) / scale)
+        columns = vectors.reshape(d, -1).T
+        solved = [scipy.sparse.linalg.cg(operator, c, rtol=1e-8, M=inverse)[0] for c in columns]
+        return np.stack(solved, axis=1).reshape(vectors.shape)

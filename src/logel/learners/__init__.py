@@ -1,0 +1,1 @@
+"""Learners that leave a learning history behind."""

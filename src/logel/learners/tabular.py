@@ -1,0 +1,271 @@
+"""The paper's four gridworld learners, for any tabular world, and how they are watched.
+
+A learner is a small frozen configuration whose `run` yields one `Snapshot` per stage, the first
+before any learning. `observe` samples the observer's own episodes from every snapshot with random
+numbers of their own: an observer that reused a learner's batch would not estimate but do algebra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import logsumexp, softmax
+
+from logel.envs.tabular import (
+    TabularMDP,
+    feature_jacobian,
+    sample_episodes,
+    softmax_policy,
+    uniform_policy,
+)
+from logel.errors import OptionError
+from logel.history import LearningHistory, Stage
+
+Float = npt.NDArray[np.float64]
+SCHEDULES = ("constant", "normalised", "1/(1+t)", "1/(1+t)^2")
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A learner between two updates.
+
+    Attributes:
+        policy: Action probabilities, shape (S, A).
+        learning_rate: Rate of the step that led here; None if the learner has none.
+    """
+
+    policy: Float
+    learning_rate: float | None = None
+
+    @property
+    def parameters(self) -> Float:
+        """Logits relative to the last action, state-major, shape (S (A - 1),)."""
+        logits = np.log(np.maximum(self.policy, np.finfo(float).tiny))
+        return (logits[:, :-1] - logits[:, -1:]).reshape(-1)
+
+
+class TabularLearner(Protocol):
+    """Anything that learns in a tabular world."""
+
+    def run(self, mdp: TabularMDP, weights: Float, rng: np.random.Generator) -> Iterator[Snapshot]:
+        """Yield the learner's policy before learning and after every update, without end."""
+        ...
+
+
+@dataclass(frozen=True)
+class GPOMDPLearner:
+    """Policy-gradient ascent on a Boltzmann policy with the G(PO)MDP estimator.
+
+    Attributes:
+        learning_rate: Rate of the first step.
+        schedule: "constant"; "normalised" (each step has length `learning_rate`); "1/(1+t)";
+            "1/(1+t)^2".
+        n_episodes: Episodes of the learner's own batch, per step.
+        horizon: Their length.
+        exact: Follow the exact gradient (of `horizon` steps) instead of a sampled one.
+    """
+
+    learning_rate: float = 0.1
+    schedule: str = "constant"
+    n_episodes: int = 50
+    horizon: int = 20
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise OptionError(f"schedule must be one of {SCHEDULES}, but is {self.schedule!r}")
+        if self.learning_rate <= 0:
+            raise OptionError(f"learning_rate must be positive, but is {self.learning_rate}")
+
+    def run(self, mdp: TabularMDP, weights: Float, rng: np.random.Generator) -> Iterator[Snapshot]:
+        """Yield the learner's policy before learning and after every update, without end."""
+        theta = np.zeros(mdp.n_states * (mdp.n_actions - 1))
+        rate: float | None = None
+        step = 0
+        while True:
+            policy = softmax_policy(theta, n_states=mdp.n_states, n_actions=mdp.n_actions)
+            yield Snapshot(policy, rate)
+            gradient = self._gradient(mdp, weights, theta, policy, rng)
+            rate = self._rate(step, float(np.linalg.norm(gradient)))
+            theta = theta + rate * gradient
+            step += 1
+
+    def _rate(self, step: int, size: float) -> float:
+        if self.schedule == "normalised":
+            return self.learning_rate / max(size, 1e-12)
+        power = {"constant": 0, "1/(1+t)": 1, "1/(1+t)^2": 2}[self.schedule]
+        return float(self.learning_rate / (1 + step) ** power)
+
+    def _gradient(
+        self,
+        mdp: TabularMDP,
+        weights: Float,
+        theta: Float,
+        policy: Float,
+        rng: np.random.Generator,
+    ) -> Float:
+        if self.exact:
+            return np.asarray(feature_jacobian(mdp, theta, horizon=self.horizon) @ weights)
+        batch = sample_episodes(
+            mdp, policy, rng=rng, n_episodes=self.n_episodes, horizon=self.horizon
+        )
+        discount = mdp.gamma ** np.arange(self.horizon)
+        rewards = discount * (batch.features @ weights)
+        to_go = np.cumsum(rewards[:, ::-1], axis=1)[:, ::-1]
+        centred = to_go
+        if self.n_episodes > 1:
+            # Leave-one-out mean per time: plain variance reduction that keeps G(PO)MDP unbiased.
+            centred = (to_go - to_go.mean(axis=0)) * self.n_episodes / (self.n_episodes - 1)
+        pairs = batch.states[:, :-1] * mdp.n_actions + batch.actions
+        sums = np.bincount(
+            pairs.reshape(-1),
+            weights=centred.reshape(-1),
+            minlength=mdp.n_states * mdp.n_actions,
+        ).reshape(mdp.n_states, mdp.n_actions)
+        scores = sums - policy * sums.sum(axis=1, keepdims=True)
+        return scores[:, :-1].reshape(-1) / self.n_episodes
+
+
+@dataclass(frozen=True)
+class QLearner:
+    """Tabular Q-learning that acts by softmax(Q).
+
+    Attributes:
+        learning_rate: Of the temporal-difference update.
+        n_steps: Environment steps per stage, each run starting in a random state.
+    """
+
+    learning_rate: float = 0.1
+    n_steps: int = 100
+
+    def run(self, mdp: TabularMDP, weights: Float, rng: np.random.Generator) -> Iterator[Snapshot]:
+        """Yield the learner's policy before learning and after every update, without end."""
+        values = np.zeros((mdp.n_states, mdp.n_actions))
+        rewards = mdp.features @ weights
+        while True:
+            yield Snapshot(softmax(values, axis=1))
+            state = int(rng.integers(mdp.n_states))
+            for _ in range(self.n_steps):
+                action = int(rng.choice(mdp.n_actions, p=softmax(values[state])))
+                following = int(rng.choice(mdp.n_states, p=mdp.transitions[state, action]))
+                target = rewards[state, action, following] + mdp.gamma * values[following].max()
+                values[state, action] += self.learning_rate * (target - values[state, action])
+                state = following
+
+
+@dataclass(frozen=True)
+class SoftPolicyIteration:
+    """Soft policy iteration: evaluate the current policy's soft Q, then act by softmax(Q / T)."""
+
+    temperature: float = 0.3
+
+    def run(self, mdp: TabularMDP, weights: Float, rng: np.random.Generator) -> Iterator[Snapshot]:
+        """Yield the learner's policy before learning and after every update, without end."""
+        policy = uniform_policy(mdp)
+        rewards = mdp.expected_features @ weights
+        while True:
+            yield Snapshot(policy)
+            policy = softmax(
+                soft_action_values(mdp, policy, rewards, self.temperature) / self.temperature,
+                axis=1,
+            )
+
+
+@dataclass(frozen=True)
+class SoftValueIteration:
+    """Soft value iteration: Q <- r + gamma P logsumexp(Q), acting by softmax(Q)."""
+
+    def run(self, mdp: TabularMDP, weights: Float, rng: np.random.Generator) -> Iterator[Snapshot]:
+        """Yield the learner's policy before learning and after every update, without end."""
+        values = np.zeros((mdp.n_states, mdp.n_actions))
+        rewards = mdp.expected_features @ weights
+        while True:
+            yield Snapshot(softmax(values, axis=1))
+            values = rewards + mdp.gamma * mdp.transitions @ logsumexp(values, axis=1)
+
+
+LEARNERS: dict[str, type[TabularLearner]] = {
+    "gpomdp": GPOMDPLearner,
+    "qlearning": QLearner,
+    "spi": SoftPolicyIteration,
+    "svi": SoftValueIteration,
+}
+
+
+def soft_action_values(mdp: TabularMDP, policy: Float, rewards: Float, temperature: float) -> Float:
+    """Soft Q of a policy, (S, A): reward plus discounted value with an entropy bonus."""
+    entropy = -(policy * np.log(np.maximum(policy, np.finfo(float).tiny))).sum(axis=1)
+    expected = (policy * rewards).sum(axis=1) + temperature * entropy
+    kernel = np.einsum("sa,sat->st", policy, mdp.transitions)
+    values = np.linalg.solve(np.eye(mdp.n_states) - mdp.gamma * kernel, expected)
+    return np.asarray(rewards + mdp.gamma * mdp.transitions @ values)
+
+
+def observe(
+    mdp: TabularMDP,
+    learner: TabularLearner,
+    *,
+    weights: npt.ArrayLike,
+    n_steps: int,
+    n_episodes: int = 50,
+    horizon: int = 20,
+    seed: int | np.random.SeedSequence = 0,
+    parameters: bool = False,
+    learning_rates: bool = False,
+) -> LearningHistory:
+    """Let a learner learn and record what an observer sees of it.
+
+    Args:
+        mdp: The world.
+        learner: The learner.
+        weights: The learner's true reward weights, shape (q,); they do not enter the history.
+        n_steps: Number m of updates to watch.
+        n_episodes: Episodes the observer samples from each stage's policy.
+        horizon: Their length.
+        seed: Learner and observer get independent streams from it.
+        parameters: Whether the observer also sees the policies' parameters.
+        learning_rates: Whether it sees the learning rates.
+    """
+    if n_steps < 1:
+        raise OptionError(f"n_steps must be at least 1, but is {n_steps}")
+    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    learner_rng, observer_rng = (np.random.default_rng(s) for s in sequence.spawn(2))
+    truth = np.asarray(weights, dtype=float)
+    stages: list[Stage] = []
+    rates: list[float | None] = []
+    for snapshot in islice(learner.run(mdp, truth, learner_rng), n_steps + 1):
+        batch = sample_episodes(
+            mdp, snapshot.policy, rng=observer_rng, n_episodes=n_episodes, horizon=horizon
+        )
+        stages.append(
+            Stage(
+                observations=batch.states[:, :-1].reshape(-1),
+                actions=batch.actions.reshape(-1),
+                lengths=np.full(n_episodes, horizon),
+                terminated=np.zeros(n_episodes, dtype=bool),
+                last_observations=batch.states[:, -1],
+                features=batch.features.reshape(n_episodes * horizon, -1),
+                parameters=snapshot.parameters if parameters else None,
+            )
+        )
+        rates.append(snapshot.learning_rate)
+    known = [rate for rate in rates[1:] if rate is not None]
+    if learning_rates and len(known) < n_steps:
+        raise OptionError(f"{type(learner).__name__} has no learning rates to reveal")
+    return LearningHistory.from_stages(
+        stages,
+        learning_rates=known if learning_rates else None,
+        feature_names=mdp.feature_names,
+        metadata={
+            "learner": type(learner).__name__,
+            "learner_config": asdict(learner),  # type: ignore[call-overload]
+            "gamma": mdp.gamma,
+            "n_states": mdp.n_states,
+            "n_actions": mdp.n_actions,
+        },
+    )

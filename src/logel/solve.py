@@ -1,0 +1,320 @@
+"""Weights and learning rates from movements: closed forms and their alternation.
+
+The problem, for steps t = 0..m-1 (NumPy and SciPy only; no trajectory ever enters here):
+
+    minimise  sum_t || delta[t] - alpha[t] * design[t] @ weights ||^2_{M[t]}  + ridge ||weights||^2
+    subject to alpha[t] >= epsilon
+
+Identification: (alpha, weights) and (c alpha, weights / c) fit equally well, so with unknown rates
+only the direction of the weights means something; the sign is fixed by alpha >= epsilon. Here the
+scale is pinned by making the rates average one; callers normalise as they like.
+
+Everything works on each step's triangular factor: an orthogonal change of coordinates takes a
+step's (d, q + 1) numbers to (q + 1, q + 1) and leaves every residual norm as it is, so the
+alternation costs nothing in d.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg
+import scipy.optimize
+
+from logel.errors import IdentificationError, OptionError
+
+Float = npt.NDArray[np.float64]
+
+
+class Status(enum.Enum):
+    """How a solve ended; each value is a sentence that says what to do."""
+
+    OK = "solved"
+    RANK_DEFICIENT = (
+        "solved, but some directions of the weights are not determined: the minimum-norm weights "
+        "are given; see the gauge report, or add ridge"
+    )
+    NOT_CONVERGED = "stopped before convergence: increase max_iterations or loosen tolerance"
+    RATES_AT_BOUND = (
+        "solved, but every learning rate sits at its lower bound: the movement does not follow any "
+        "reward of this form; check the learner model and the features"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The steps of a history in compressed form.
+
+    Attributes:
+        design: Triangular factors, shape (m, r, q) with r <= q + 1.
+        delta: Matching movements, shape (m, r).
+        n_parameters: The original d.
+        squared_movement: ||delta[t]||^2 in the metric, shape (m,).
+    """
+
+    design: Float
+    delta: Float
+    n_parameters: int
+    squared_movement: Float
+
+    @property
+    def n_steps(self) -> int:
+        """Number m of steps."""
+        return self.design.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        """Number q of features."""
+        return self.design.shape[2]
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Weights and rates with what the solver saw.
+
+    Attributes:
+        weights: Shape (q,).
+        learning_rates: Shape (m,).
+        objective_trace: Value of the objective after every block update.
+        rank: Numerical rank of the stacked, rate-scaled design.
+        condition: Ratio of its largest to its smallest non-zero singular value.
+        singular_values: Of the stacked, rate-scaled design, shape (min(rows, q),).
+        iterations: Alternations made (0 when the rates were known).
+        status: How it ended.
+    """
+
+    weights: Float
+    learning_rates: Float
+    objective_trace: Float
+    rank: int
+    condition: float
+    singular_values: Float
+    iterations: int
+    status: Status
+
+
+def compress(delta: Float, design: Float, *, metric: Float | None = None) -> Steps:
+    """Bring each step to triangular form.
+
+    Args:
+        delta: Movements, shape (m, d).
+        design: Shape (m, d, q).
+        metric: How well delta is known, per step: None for the identity, (m, d) for a diagonal,
+            (m, d, d) for a positive semi-definite matrix.
+    """
+    delta, design = np.asarray(delta, dtype=float), np.asarray(design, dtype=float)
+    if delta.ndim != 2 or design.ndim != 3 or design.shape[:2] != delta.shape:
+        raise OptionError(
+            f"delta must be (m, d) and design (m, d, q), but are {delta.shape} and {design.shape}"
+        )
+    if not (np.isfinite(delta).all() and np.isfinite(design).all()):
+        raise OptionError("delta and design must be finite")
+    both = np.concatenate([design, delta[:, :, None]], axis=2)
+    if metric is not None:
+        both = _whiten(both, np.asarray(metric, dtype=float))
+    squared = (both[:, :, -1] ** 2).sum(axis=1)
+    if not (squared > 0).any():
+        raise IdentificationError(
+            "the parameters do not move between stages: there is nothing to explain"
+        )
+    factor = np.asarray(np.linalg.qr(both, mode="r"), dtype=float)
+    return Steps(
+        design=factor[:, :, :-1],
+        delta=factor[:, :, -1],
+        n_parameters=delta.shape[1],
+        squared_movement=squared,
+    )
+
+
+def _whiten(both: Float, metric: Float) -> Float:
+    """Multiply every step by a square root of its metric."""
+    if metric.shape == both.shape[:2]:
+        if (metric < 0).any():
+            raise OptionError("a diagonal metric must not be negative")
+        return np.sqrt(metric)[:, :, None] * both
+    if metric.shape == (*both.shape[:2], both.shape[1]):
+        values, vectors = np.linalg.eigh(metric)
+        floor = -1e-8 * np.abs(values).max(initial=0.0)
+        if (values < floor).any():
+            raise OptionError("the metric must be positive semi-definite")
+        roots = np.sqrt(np.clip(values, 0, None))
+        return roots[:, :, None] * (np.swapaxes(vectors, 1, 2) @ both)
+    raise OptionError(
+        f"metric must be (m, d) or (m, d, d) for delta {both.shape[:2]}: {metric.shape}"
+    )
+
+
+def solve_weights(
+    steps: Steps, learning_rates: Float, *, ridge: float = 0.0, nonnegative: bool = False
+) -> tuple[Float, Float]:
+    """Best weights for given rates: the paper's closed form, its ridge version, or non-negative.
+
+    Solved by orthogonal factorisation of the stacked steps; rank-deficient systems get their
+    minimum-norm solution.
+
+    Returns:
+        The weights, shape (q,), and the singular values of the stacked design.
+    """
+    if ridge < 0:
+        raise OptionError(f"ridge must not be negative, but is {ridge}")
+    matrix = (learning_rates[:, None, None] * steps.design).reshape(-1, steps.n_features)
+    target = steps.delta.reshape(-1)
+    singular = np.asarray(np.linalg.svd(matrix, compute_uv=False), dtype=float)
+    if ridge > 0:
+        matrix = np.concatenate([matrix, np.sqrt(ridge) * np.eye(steps.n_features)])
+        target = np.concatenate([target, np.zeros(steps.n_features)])
+    if nonnegative:
+        return scipy.optimize.nnls(matrix, target)[0], singular
+    cutoff = _tolerance(matrix.shape)
+    weights = np.asarray(scipy.linalg.lstsq(matrix, target, cond=cutoff)[0])
+    return weights, singular
+
+
+def solve_learning_rates(
+    steps: Steps, weights: Float, *, epsilon: float, mean: float | None = None
+) -> Float:
+    """Best rates for given weights, at least epsilon: the paper's learning-rate lemma.
+
+    A step whose prediction vanishes says nothing about its rate, which is then set to epsilon.
+
+    Args:
+        steps: The compressed steps.
+        weights: Shape (q,).
+        epsilon: Lower bound of every rate.
+        mean: If given, minimise subject to the rates having this average. Needed with a ridge,
+            which would otherwise be dodged by shrinking the weights and raising the rates. Steps
+            that say nothing then take up what the others leave.
+    """
+    predicted = steps.design @ weights
+    curvature = (predicted**2).sum(axis=1)
+    inner = (predicted * steps.delta).sum(axis=1)
+    moved = curvature > 0
+    rates = np.full(steps.n_steps, epsilon)
+    if not moved.any():
+        return rates
+    rates[moved] = np.maximum(epsilon, inner[moved] / curvature[moved])
+    if mean is None:
+        return rates
+    left = mean * steps.n_steps - rates[moved].sum()
+    n_still = int((~moved).sum())
+    if n_still and left >= n_still * epsilon:
+        rates[~moved] = left / n_still
+        return rates
+    total = mean * steps.n_steps - n_still * epsilon
+    rates[moved] = _rates_summing_to(total, inner[moved], curvature[moved], epsilon)
+    return rates
+
+
+def _rates_summing_to(total: float, inner: Float, curvature: Float, epsilon: float) -> Float:
+    """Minimise sum_t curvature * rate^2 - 2 inner * rate with a given sum, at least epsilon.
+
+    At the minimum every rate is max(epsilon, (inner + multiplier) / curvature). The multipliers at
+    which rates leave their bound cut the line into pieces; the sum is linear on each.
+    """
+    leaves = epsilon * curvature - inner
+    order = np.argsort(leaves)
+    n_at_bound = len(order) - 1 - np.arange(len(order))
+    best, slope = np.cumsum((inner / curvature)[order]), np.cumsum(1 / curvature[order])
+    multiplier = (total - n_at_bound * epsilon - best) / slope
+    piece = int(np.argmax(multiplier <= np.append(leaves[order][1:], np.inf)))
+    return np.asarray(np.maximum(epsilon, (inner + multiplier[piece]) / curvature))
+
+
+def objective(steps: Steps, weights: Float, learning_rates: Float, *, ridge: float = 0.0) -> float:
+    """The value being minimised."""
+    residual = steps.delta - learning_rates[:, None] * (steps.design @ weights)
+    return float((residual**2).sum() + ridge * weights @ weights)
+
+
+def solve(
+    steps: Steps,
+    learning_rates: Float | None = None,
+    *,
+    ridge: float = 0.0,
+    nonnegative: bool = False,
+    shared_rate: bool = False,
+    epsilon: float = 1e-6,
+    max_iterations: int = 2000,
+    tolerance: float = 1e-13,
+) -> Solution:
+    """Weights and learning rates.
+
+    Args:
+        steps: The compressed steps.
+        learning_rates: Shape (m,) when known: one closed form, and the weights carry their scale.
+            None alternates the two closed forms from equal rates.
+        ridge: Strength of the penalty on the weights; 0 for none.
+        nonnegative: Constrain the weights to be non-negative.
+        shared_rate: Assume one rate for all steps (then known up to scale: one closed form).
+        epsilon: Lower bound of the rates, in units of the equal ones the alternation starts from.
+        max_iterations: Limit on alternations.
+        tolerance: Stop when the relative change of the direction of the weights is below this.
+    """
+    if epsilon <= 0:
+        raise OptionError(f"epsilon must be positive, but is {epsilon}")
+    if learning_rates is not None or shared_rate:
+        rates = np.ones(steps.n_steps) if learning_rates is None else np.asarray(learning_rates)
+        if rates.shape != (steps.n_steps,):
+            raise OptionError(f"there are {steps.n_steps} steps, but {rates.shape} learning rates")
+        weights, singular = solve_weights(steps, rates, ridge=ridge, nonnegative=nonnegative)
+        trace = [objective(steps, weights, rates, ridge=ridge)]
+        return _solution(steps, weights, rates, trace, singular, 0, converged=True)
+
+    rates = np.ones(steps.n_steps)
+    weights, singular = solve_weights(steps, rates, ridge=ridge, nonnegative=nonnegative)
+    trace = [objective(steps, weights, rates, ridge=ridge)]
+    converged = False
+    for iteration in range(1, max_iterations + 1):  # noqa: B007 - reported below
+        before = weights
+        # Without a ridge, scale moves freely between rates and weights: nothing to hold it to.
+        mean = 1.0 if ridge > 0 else None
+        rates = solve_learning_rates(steps, weights, epsilon=epsilon, mean=mean)
+        trace.append(objective(steps, weights, rates, ridge=ridge))
+        weights, singular = solve_weights(steps, rates, ridge=ridge, nonnegative=nonnegative)
+        trace.append(objective(steps, weights, rates, ridge=ridge))
+        size = np.linalg.norm(weights) * np.linalg.norm(before)
+        if size == 0 or np.linalg.norm(
+            weights / np.linalg.norm(weights) - before / np.linalg.norm(before)
+        ) <= tolerance * np.sqrt(len(weights)):
+            converged = True
+            break
+    at_bound = bool((rates <= epsilon).all())
+    if ridge == 0:
+        scale = float(rates.mean())
+        rates, weights, singular = rates / scale, weights * scale, singular / scale
+    return _solution(
+        steps, weights, rates, trace, singular, iteration, converged=converged, at_bound=at_bound
+    )
+
+
+def _solution(
+    steps: Steps,
+    weights: Float,
+    rates: Float,
+    trace: list[float],
+    singular: Float,
+    iterations: int,
+    *,
+    converged: bool,
+    at_bound: bool = False,
+) -> Solution:
+    rows = steps.design.shape[0] * steps.design.shape[1]
+    top = singular.max(initial=0.0)
+    rank = int((singular > _tolerance((rows, steps.n_features)) * top).sum())
+    condition = float(top / singular[rank - 1]) if rank else float("inf")
+    status = Status.OK
+    if not converged:
+        status = Status.NOT_CONVERGED
+    elif at_bound:
+        status = Status.RATES_AT_BOUND
+    elif rank < steps.n_features:
+        status = Status.RANK_DEFICIENT
+    return Solution(weights, rates, np.array(trace), rank, condition, singular, iterations, status)
+
+
+def _tolerance(shape: tuple[int, ...]) -> float:
+    """Relative size below which a singular value is rounding error."""
+    return float(max(shape) * np.finfo(float).eps * 10)

@@ -1,0 +1,18 @@
+"""Run the tests' study from a process of its own, to be killed: run_study.py OUT."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import runner_tasks
+
+from logel.experiments.runner import run_tasks, write_table
+
+if __name__ == "__main__":
+    out = Path(sys.argv[1])
+    try:
+        run = run_tasks(runner_tasks.STUDY, runner_tasks.noisy, out=out, jobs=2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    write_table(run.rows, out / "table.csv")

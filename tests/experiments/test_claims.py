@@ -1,0 +1,59 @@
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from logel.experiments.claims import (
+    FAILS,
+    HOLDS,
+    UNDECIDED,
+    claims_table,
+    judge,
+    mean_interval,
+    write_claims,
+)
+
+
+def claim(values: list[float], wanted: str = "above", threshold: float = 0.0):
+    return judge(
+        "it rises",
+        values,
+        statistic="difference",
+        threshold=threshold,
+        wanted=wanted,
+        observer="paper",
+    )
+
+
+def test_verdicts_follow_the_interval() -> None:
+    assert claim([1.0, 1.1, 0.9]).verdict == HOLDS
+    assert claim([1.0, 1.1, 0.9], wanted="below").verdict == FAILS
+    assert claim([-1.0, 1.1, 0.2]).verdict == UNDECIDED
+    assert claim([0.0, 0.0]).verdict == FAILS
+    assert claim([1.0]).verdict == UNDECIDED
+
+
+def test_interval_covers_the_mean_98_times_in_100() -> None:
+    rng = np.random.default_rng(0)
+    draws = rng.exponential(size=(4000, 20)) - 1.0
+    ends = np.array([mean_interval(row) for row in draws])
+    covered = ((ends[:, 1] < 0) & (ends[:, 2] > 0)).mean()
+    # Skewed data cost the t interval some of its 98%.
+    assert 0.93 < covered < 0.985
+    normal = np.array([mean_interval(row) for row in rng.standard_normal((4000, 20))])
+    covered = ((normal[:, 1] < 0) & (normal[:, 2] > 0)).mean()
+    assert covered == pytest.approx(0.98, abs=0.008)
+
+
+def test_claims_are_written_and_printed(tmp_path: Path) -> None:
+    claims = [claim([1.0, 1.1, 0.9]), claim([1.0])]
+    write_claims(claims, tmp_path / "claims.json")
+    rows = json.loads((tmp_path / "claims.json").read_text())
+    assert [row["verdict"] for row in rows] == [HOLDS, UNDECIDED]
+    assert rows[1]["low"] is None
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(claims_table(claims))
+    assert "holds" in console.export_text()

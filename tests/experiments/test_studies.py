@@ -1,0 +1,104 @@
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from logel.errors import OptionError
+from logel.experiments import gridworld
+from logel.experiments.studies import STUDIES, StudyOptions, reproduce, select
+
+
+def test_every_study_writes_table_figure_and_claims(tmp_path: Path) -> None:
+    options = StudyOptions(runs=2, observers=("authors", "lfl", "learner"))
+    for study in select("gridworld"):
+        result = reproduce(study, options, out=tmp_path, jobs=1, progress=False)
+        assert result.run.complete
+        folder = tmp_path / study.name
+        table = pd.read_csv(folder / "table.csv")
+        assert table.seed.nunique() == 2
+        assert json.loads((folder / "claims.json").read_text())
+        assert json.loads((folder / "made-by.json").read_text())["options"]["runs"] == 2
+        assert (folder / f"{study.name}.png").read_bytes()[:4] == b"\x89PNG"
+        assert "<svg" in (folder / f"{study.name}.svg").read_text()
+
+
+def test_observers_watch_the_same_learner() -> None:
+    tasks = gridworld.learners_tasks({"map": "", "weights": "code"}, ["lfl", "learner"], range(1))
+    chosen = [t for t in tasks if t.setting["learner"] == "svi"]
+    seeds = {tuple(t.seed_sequence(ignoring=("observer",)).generate_state(4)) for t in chosen}
+    assert len(chosen) == 2 and len(seeds) == 1
+
+
+def test_stages_needed_is_where_the_regret_stays_small() -> None:
+    wide = pd.DataFrame(
+        [[0.5, 0.0, 0.0], [0.0, 0.3, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.3]], columns=[2, 4, 6]
+    )
+    np.testing.assert_array_equal(gridworld._stages_needed(wide), [4, 6, 2, 8])
+
+
+def test_learners_that_know_the_optimum_have_no_regret() -> None:
+    where = gridworld.world("", "code")
+    assert where.best == pytest.approx(3.189, abs=1e-3)
+    table = where.mdp.expected_features @ where.weights
+    assert where.regret(where.value(gridworld.plan(where.mdp, table))) == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"runs": 0}, "runs"),
+        ({"observers": ("magic",)}, "magic"),
+        ({"weights": "light=1"}, "weight"),
+        ({"map_text": "..x", "weights": "code"}, "x"),
+        ({"weights": "light=1,orange=1,dark=1,blue=1,goal=1"}, "every policy earns the same"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, object], expected: str) -> None:
+    with pytest.raises(OptionError, match=expected):
+        StudyOptions(**options)  # type: ignore[arg-type]
+
+
+def test_unknown_study_is_refused() -> None:
+    with pytest.raises(OptionError, match="gridworld-known"):
+        select("mars")
+
+
+@pytest.mark.slow
+def test_a_killed_study_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    def command(out: Path) -> list[str]:
+        code = (
+            "from pathlib import Path\n"
+            "from logel.experiments.studies import STUDIES, StudyOptions, reproduce\n"
+            "options = StudyOptions(runs=3, observers=('lfl', 'learner'))\n"
+            "study = STUDIES['gridworld-learners']\n"
+            f"reproduce(study, options, out=Path({str(out)!r}), jobs=2, progress=False)\n"
+        )
+        return [sys.executable, "-c", code]
+
+    subprocess.run(command(tmp_path / "whole"), check=True)
+    rng = random.Random(0)
+    broken = tmp_path / "broken"
+    for _ in range(3):
+        process = subprocess.Popen(command(broken), start_new_session=True)
+        finished = len(list(broken.rglob("tasks/*.json")))
+        deadline = time.monotonic() + 60
+        # Wait until it is really at work, then strike at a random moment.
+        while len(list(broken.rglob("tasks/*.json"))) <= finished and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 1.0))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    subprocess.run(command(broken), check=True)
+    name = STUDIES["gridworld-learners"].name
+    for file in ("table.csv", "claims.json", f"{name}.png", f"{name}.svg"):
+        whole = (tmp_path / "whole" / name / file).read_bytes()
+        assert (broken / name / file).read_bytes() == whole, file

@@ -1,0 +1,179 @@
+import contextlib
+import io
+import json
+import subprocess
+import sys
+import time
+import unittest.mock
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from logel.cli import main
+from logel.estimate import RewardEstimate
+from logel.history import Episode, LearningHistory
+
+PYTHON = [sys.executable, "-m", "logel"]
+
+
+def process(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user would, in a process of its own."""
+    return subprocess.run(
+        [*PYTHON, *map(str, arguments)], capture_output=True, text=True, timeout=300
+    )
+
+
+def logel(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the same entry point in this process, which saves importing torch every time."""
+    out, err = io.StringIO(), io.StringIO()
+    command = ["logel", *map(str, arguments)]
+    code: object = 0
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        unittest.mock.patch.object(sys, "argv", command),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    return subprocess.CompletedProcess(command, int(str(code)), out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli") / "history"
+    done = logel("record", "gridworld", path, "--learner", "svi", "--steps", 3, "--seed", 1)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def test_help_answers_within_a_second() -> None:
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert process("--help").returncode == 0
+        times.append(time.perf_counter() - start)
+    assert min(times) < 1.0
+
+
+def test_record_writes_a_history_that_infer_reads(recorded: Path, tmp_path: Path) -> None:
+    history = LearningHistory.load(recorded)
+    assert len(history) == 4 and history.complete
+    out = tmp_path / "estimate.json"
+    done = logel("infer", recorded, "--method", "paper", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "goal" in done.stdout and "95% interval" in done.stdout
+    saved = RewardEstimate.load(out)
+    printed = logel("infer", recorded, "--method", "paper", "--json").stdout
+    np.testing.assert_array_equal(RewardEstimate.from_json(printed).weights, saved.weights)
+
+
+def test_infer_clones_or_uses_recorded_parameters(tmp_path: Path) -> None:
+    path = tmp_path / "known"
+    logel("record", "gridworld", path, "--steps", 2, "--parameters", "--episodes", 10)
+    known = RewardEstimate.from_json(logel("infer", path, "--json").stdout)
+    cloned = RewardEstimate.from_json(logel("infer", path, "--json", "--clone").stdout)
+    assert "known parameters" in known.method and "cloned" in cloned.method
+
+
+def test_demo_prints_json_and_saves_a_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "demo.png"
+    done = logel("demo", "--out", picture, "--steps", 5, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert set(result["recovered_weights"]) == {"light", "orange", "dark", "blue", "goal"}
+    assert result["best_value"] == pytest.approx(3.189, abs=1e-3)
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def bad_histories(folder: Path) -> dict[str, tuple[list[object], str]]:
+    """Arguments that must fail, and what the sentence must mention."""
+    rng = np.random.default_rng(0)
+
+    def episodes(n: int = 3, action: int | None = None) -> list[Episode]:
+        actions = rng.integers(4, size=(n, 5)) if action is None else np.full((n, 5), action)
+        return [Episode(rng.integers(25, size=6), actions[i], rng.random((5, 2))) for i in range(n)]
+
+    meta = {"gamma": 0.9, "n_states": 25, "n_actions": 4}
+    one = LearningHistory.from_episodes([episodes()], metadata=meta)
+    one.save(folder / "one-stage")
+    theta = np.zeros((2, 75))
+    still = LearningHistory.from_episodes([episodes(), episodes()], parameters=theta, metadata=meta)
+    still.save(folder / "still")
+    outside = LearningHistory.from_episodes([episodes(), episodes(action=7)], metadata=meta)
+    outside.save(folder / "outside")
+    good = LearningHistory.from_episodes([episodes(), episodes()], metadata=meta)
+    good.save(folder / "good")
+    good.save(folder / "corrupt")
+    stage = folder / "corrupt" / "stage-00001.safetensors"
+    stage.write_bytes(stage.read_bytes()[:-9])
+    good.save(folder / "newer")
+    manifest = folder / "newer" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format_version": 1', '"format_version": 99'))
+    unnamed = LearningHistory.from_episodes([episodes(), episodes()])
+    unnamed.save(folder / "no-gamma")
+    (folder / "empty").mkdir()
+    return {
+        "one stage": ([folder / "one-stage"], "at least two"),
+        "no movement": ([folder / "still"], "do not move"),
+        "action out of range": ([folder / "outside"], "stage 1: episode 0, time 0: action 7"),
+        "corrupted file": ([folder / "corrupt"], "stage 1"),
+        "newer format": ([folder / "newer"], "format version 99"),
+        "not a history": ([folder / "empty"], "not a learning history"),
+        "missing": ([folder / "nowhere"], "not a learning history"),
+        "gamma of one": ([folder / "good", "--gamma", "1"], "gamma must be in"),
+        "no gamma": ([folder / "no-gamma"], "--gamma"),
+        "unknown method": ([folder / "good", "--method", "magic"], "unknown method"),
+        "unknown policy": ([folder / "good", "--policy", "magic"], "unknown policy"),
+    }
+
+
+def test_a_mistake_exits_with_2_in_a_real_process(tmp_path: Path) -> None:
+    done = process("infer", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error:") and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_bad_input_costs_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
+    out = tmp_path / "estimate.json"
+    for name, (arguments, expected) in bad_histories(tmp_path).items():
+        done = logel("infer", *arguments, "--out", out)
+        assert done.returncode == 2, (name, done.stdout, done.stderr)
+        assert expected in " ".join(done.stderr.split()), (name, done.stderr)
+        assert len(done.stderr.strip().splitlines()) == 1, (name, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert not out.exists(), name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--learner", "magic"], "unknown learner"),
+        (["--weights", "light=heavy"], "name=value"),
+        (["--weights", "magic"], "magic"),
+        (["--map", "no-such-file"], "cannot read the map"),
+        (["--steps", "0"], "n_steps"),
+    ],
+)
+def test_bad_recording_writes_nothing(arguments: list[str], expected: str, tmp_path: Path) -> None:
+    done = logel("record", "gridworld", tmp_path / "history", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert expected in done.stderr
+    assert not (tmp_path / "history").exists()
+
+
+def test_recording_over_something_is_refused(recorded: Path) -> None:
+    before = sorted(recorded.iterdir())
+    done = logel("record", "gridworld", recorded)
+    assert done.returncode == 2 and "already exists" in done.stderr
+    assert sorted(recorded.iterdir()) == before
+
+
+def test_own_map_and_weights(tmp_path: Path) -> None:
+    (tmp_path / "map.txt").write_text("..b\n.d.\n..g\n")
+    arguments = ["--map", tmp_path / "map.txt", "--weights", "light=-1,dark=-2,blue=3,goal=1"]
+    done = logel("record", "gridworld", tmp_path / "h", "--steps", 1, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert LearningHistory.load(tmp_path / "h").metadata["n_states"] == 9

@@ -1,0 +1,338 @@
+"""From history to estimate: determinism, accuracy, honest errors and honest intervals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logel import LearningHistory, Method, RewardEstimate, infer_reward
+from logel.diagnostics import direction_error
+from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
+from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
+from logel.features import FunctionFeatures, OneHotAreas
+from logel.history import Episode, Stage
+from logel.infer import METHODS
+from logel.learners.tabular import GPOMDPLearner, SoftValueIteration, observe
+from logel.policies import LinearSoftmax, MLPCategorical, TabularSoftmax
+from logel.solve import Status
+
+GRID = GridMap.parse("..b\n.d.\no.g")
+MDP = gridworld_mdp(GRID, gamma=0.9)
+TRUTH = grid_weights(MDP.feature_names)
+POLICY = TabularSoftmax(9, 4)
+SIMPLE = Method(baseline="time", shared_rate=True)
+
+
+def watched(seed: int = 0, **options: Any) -> LearningHistory:
+    """A learner that follows exact gradients, watched through sampled episodes."""
+    settings = {"n_steps": 4, "n_episodes": 40, "horizon": 8, **options}
+    learner = GPOMDPLearner(learning_rate=0.1, horizon=settings["horizon"], exact=True)
+    return observe(MDP, learner, weights=TRUTH, seed=seed, **settings)
+
+
+# --- determinism ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_the_same_seed_gives_the_same_bytes(method: str) -> None:
+    one, two = (
+        infer_reward(watched(), POLICY, gamma=0.9, method=method, seed=3).to_json()
+        for _ in range(2)
+    )
+    assert one == two
+
+
+def test_networks_start_from_the_seed() -> None:
+    policy = MLPCategorical(9, 4, hidden=(3,))
+    history = watched(n_steps=2, n_episodes=10)
+    one_hot = LearningHistory.from_stages(
+        [
+            replace(stage, observations=np.eye(9)[stage.observations], last_observations=None)
+            for stage in history
+        ]
+    )
+    texts = [
+        infer_reward(one_hot, policy, gamma=0.9, method="authors", seed=s).to_json()
+        for s in (0, 0, 1)
+    ]
+    assert texts[0] == texts[1] != texts[2]
+
+
+# --- every named method ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_named_methods_run_and_report(method: str, known: bool) -> None:
+    history = watched(parameters=known)
+    estimate = infer_reward(history, POLICY, gamma=0.9, method=method)
+    assert estimate.feature_names == MDP.feature_names
+    assert estimate.weights.shape == (5,) and estimate.learning_rates.shape == (4,)
+    assert np.linalg.norm(estimate.weights) == pytest.approx(1.0)
+    assert estimate.scale == "unit norm"
+    assert (estimate.learning_rates > 0).all()
+    # The gauge of one-hot areas: named, and absent from the weights.
+    assert estimate.gauge.n == 1 and abs(estimate.weights.sum()) < 1e-8
+    assert "adding the same amount to light" in estimate.summary()
+    assert method in estimate.method and estimate.config["gamma"] == 0.9
+    assert (estimate.held_out is None) == known
+    assert ("known parameters" in estimate.method) == known
+    assert np.isfinite(estimate.interval()).all()
+    assert (np.diff(estimate.objective_trace) <= 1e-9).all()
+    assert RewardEstimate.from_json(estimate.to_json()).summary() == estimate.summary()
+
+
+def test_a_history_on_disk_gives_the_same_estimate(tmp_path: Any) -> None:
+    history = watched(parameters=True, learning_rates=True)
+    history.save(tmp_path / "history")
+    one = infer_reward(history, POLICY, gamma=0.9, method=SIMPLE)
+    two = infer_reward(LearningHistory.load(tmp_path / "history"), POLICY, gamma=0.9, method=SIMPLE)
+    assert one.to_json() == two.to_json()
+
+
+def test_progress_is_reported() -> None:
+    calls: list[tuple[str, int, int]] = []
+    infer_reward(
+        watched(), POLICY, gamma=0.9, progress=lambda *call: calls.append(call), method="paper"
+    )
+    for what in ("cloning", "Jacobians"):
+        assert [call for call in calls if call[0] == what] == [(what, i, 5) for i in range(1, 6)]
+
+
+# --- accuracy -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [SIMPLE, "default", "paper"])
+def test_known_parameters_recover_the_direction(method: Any) -> None:
+    history = watched(parameters=True, n_episodes=500, n_steps=6)
+    estimate = infer_reward(history, POLICY, gamma=0.9, method=method)
+    # Chance is about 1.41; an estimate along a wrong feature would be far above a quarter.
+    assert direction_error(estimate.weights, TRUTH, estimate.gauge) < 0.25
+    assert np.median(estimate.fit.cosines) > 0.9 and np.median(estimate.explained) > 0.8
+
+
+def test_more_episodes_help() -> None:
+    errors = [
+        np.mean(
+            [
+                direction_error(
+                    infer_reward(
+                        watched(seed, parameters=True, n_episodes=n),
+                        POLICY,
+                        gamma=0.9,
+                        method=SIMPLE,
+                        intervals=False,
+                    ).weights,
+                    TRUTH - TRUTH.mean(),
+                )
+                for seed in range(5)
+            ]
+        )
+        for n in (20, 2000)
+    ]
+    assert errors[1] < errors[0] / 4
+
+
+def test_known_rates_give_the_weights_their_scale() -> None:
+    history = watched(parameters=True, learning_rates=True, n_episodes=3000)
+    estimate = infer_reward(history, POLICY, gamma=0.9, method=Method(baseline="time"))
+    assert estimate.scale == "known learning rates"
+    np.testing.assert_allclose(estimate.learning_rates, 0.1)
+    expected = TRUTH - TRUTH.mean()
+    assert np.linalg.norm(estimate.weights - expected) < 0.15 * np.linalg.norm(expected)
+
+
+def test_cloning_can_replace_known_parameters() -> None:
+    history = watched(parameters=True)
+    cloned = infer_reward(history, POLICY, gamma=0.9, method="paper", use_parameters=False)
+    blind = infer_reward(watched(), POLICY, gamma=0.9, method="paper")
+    np.testing.assert_array_equal(cloned.weights, blind.weights)
+    assert cloned.held_out is not None and cloned.held_out.shape == (5,)
+
+
+def test_standard_errors_are_the_spread_over_histories() -> None:
+    # The learner follows exact gradients, so its path is the same in all histories and only the
+    # observer's episodes differ: what the jackknife must account for.
+    estimates = [
+        infer_reward(
+            watched(seed, parameters=True, n_steps=3, n_episodes=60),
+            POLICY,
+            gamma=0.9,
+            method=SIMPLE,
+        )
+        for seed in range(60)
+    ]
+    true = np.stack([e.weights for e in estimates]).std(axis=0, ddof=1)
+    claimed = np.sqrt(np.mean([e.standard_errors**2 for e in estimates], axis=0))
+    ratio = claimed / true
+    assert (ratio > 0.6).all() and (ratio < 1.7).all(), ratio
+    # And the intervals around the mean estimate cover about as often as they say.
+    centre = np.mean([e.weights for e in estimates], axis=0)
+    inside = [
+        (e.interval(0.9)[:, 0] <= centre) & (centre <= e.interval(0.9)[:, 1]) for e in estimates
+    ]
+    assert 0.78 < np.mean(inside) < 0.99
+
+
+def test_standard_errors_of_cloned_parameters() -> None:
+    estimates = [
+        infer_reward(
+            watched(seed, n_steps=2, n_episodes=100, learning_rates=True),
+            POLICY,
+            gamma=0.9,
+            method=Method(baseline="time"),
+        )
+        for seed in range(40)
+    ]
+    true = np.stack([e.weights for e in estimates]).std(axis=0, ddof=1)
+    claimed = np.sqrt(np.mean([e.standard_errors**2 for e in estimates], axis=0))
+    ratio = claimed / true
+    assert (ratio > 0.5).all() and (ratio < 2.0).all(), ratio
+
+
+# --- features -------------------------------------------------------------------------------
+
+
+def without_features(history: LearningHistory) -> LearningHistory:
+    return LearningHistory.from_stages([replace(stage, features=None) for stage in history])
+
+
+def test_features_may_come_from_a_callable() -> None:
+    history = watched(parameters=True)
+    areas = OneHotAreas(GRID.areas, GRID.area_names)
+    recorded = infer_reward(history, POLICY, gamma=0.9, method=SIMPLE)
+    computed = infer_reward(
+        without_features(history), POLICY, gamma=0.9, method=SIMPLE, features=areas
+    )
+    np.testing.assert_array_equal(recorded.weights, computed.weights)
+    assert computed.feature_names == GRID.area_names
+    unnamed = infer_reward(
+        without_features(history),
+        POLICY,
+        gamma=0.9,
+        method=SIMPLE,
+        features=lambda s, a, n: areas(s, a, n),
+    )
+    assert unnamed.feature_names[1] == "feature 1"
+    with pytest.raises(OptionError, match="stage 0 has no recorded features: pass features="):
+        infer_reward(without_features(history), POLICY, gamma=0.9)
+    wrong = FunctionFeatures(lambda s, a, n: np.full((len(s), 1), np.nan), ("x",))
+    with pytest.raises(HistoryError, match="stage 0: features must be finite"):
+        infer_reward(history, POLICY, gamma=0.9, features=wrong)
+
+
+def test_other_families_see_the_same_policies() -> None:
+    history = watched()
+    linear = LinearSoftmax(9, 4, feature_map=lambda s: np.eye(9)[s])
+    one = infer_reward(history, POLICY, gamma=0.9, method="paper")
+    two = infer_reward(history, linear, gamma=0.9, method="paper")
+    np.testing.assert_allclose(one.weights, two.weights, atol=1e-5)
+
+
+# --- errors and notes -----------------------------------------------------------------------
+
+
+def test_a_single_stage_is_not_enough() -> None:
+    with pytest.raises(IdentificationError, match="1 stage: at least two"):
+        infer_reward(watched().slice(0, 1), POLICY, gamma=0.9)
+
+
+def test_no_movement_is_an_error() -> None:
+    stage = watched(parameters=True)[0]
+    history = LearningHistory.from_stages([stage, stage, stage])
+    with pytest.raises(IdentificationError, match="do not move between stages"):
+        infer_reward(history, POLICY, gamma=0.9)
+
+
+@pytest.mark.parametrize("gamma", [-0.1, 1.0, float("nan")])
+def test_gamma_outside_its_range_is_refused(gamma: float) -> None:
+    with pytest.raises(OptionError, match=r"gamma must be in \[0, 1\)"):
+        infer_reward(watched(n_steps=1), POLICY, gamma=gamma)
+
+
+def test_unknown_methods_are_refused() -> None:
+    with pytest.raises(OptionError, match="unknown method 'best': choose one of .*paper"):
+        infer_reward(watched(n_steps=1), POLICY, gamma=0.9, method="best")
+    for options in ({"metric": "euclid"}, {"baseline": "best"}, {"estimator": "x"}):
+        with pytest.raises(OptionError):
+            Method(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_an_action_out_of_range_names_the_stage(known: bool) -> None:
+    history = watched(parameters=known, n_steps=2)
+    stages = list(history)
+    actions = stages[1].actions.copy()
+    actions[3 * 8 + 2] = 4
+    stages[1] = replace(stages[1], actions=actions)
+    with pytest.raises(
+        PolicyError, match=r"^stage 1: episode 3, time 2: action 4 is outside 0\.\.3"
+    ):
+        infer_reward(LearningHistory.from_stages(stages), POLICY, gamma=0.9)
+
+
+def test_parameters_of_another_family_are_refused() -> None:
+    history = watched(parameters=True)
+    with pytest.raises(HistoryError, match="27 parameters, but the family 30"):
+        infer_reward(history, TabularSoftmax(10, 4), gamma=0.9)
+
+
+def test_only_constant_features_are_refused() -> None:
+    stages = [replace(s, features=np.ones((s.n_steps, 2))) for s in watched(parameters=True)]
+    with pytest.raises(IdentificationError, match="every feature is constant"):
+        infer_reward(LearningHistory.from_stages(stages), POLICY, gamma=0.9)
+
+
+def test_movement_that_no_reward_explains_is_noted() -> None:
+    rng = np.random.default_rng(0)
+    stages = [replace(s, parameters=0.1 * rng.normal(size=27)) for s in watched(parameters=True)]
+    estimate = infer_reward(LearningHistory.from_stages(stages), POLICY, gamma=0.9, method=SIMPLE)
+    assert any("do not trust these weights" in note for note in estimate.notes)
+
+
+def test_interrupted_histories_and_few_episodes_are_noted() -> None:
+    history = replace(watched(parameters=True, n_episodes=2), complete=False)
+    estimate = infer_reward(history, POLICY, gamma=0.9, method=SIMPLE)
+    assert any("interrupted" in note for note in estimate.notes)
+    assert any("no intervals" in note for note in estimate.notes)
+    assert estimate.covariance is None
+
+
+def test_costs_can_be_forced_to_be_costs() -> None:
+    costs = FunctionFeatures(
+        lambda s, a, n: -np.eye(5)[GRID.areas[n]], tuple(f"-{n}" for n in GRID.area_names)
+    )
+    method = replace(SIMPLE, nonnegative=True)
+    estimate = infer_reward(
+        watched(parameters=True, n_episodes=300), POLICY, gamma=0.9, method=method, features=costs
+    )
+    assert (estimate.weights >= 0).all()
+    assert estimate.weights[GRID.area_names.index("dark")] > 0.5
+
+
+def test_termination_makes_living_itself_identifiable() -> None:
+    # Action 0 ends the episode; a learner that is paid for living learns to avoid it.
+    rng = np.random.default_rng(1)
+    policy = TabularSoftmax(1, 2)
+    stages, thetas = [], [0.0, -0.5, -1.0]
+    for theta in thetas:
+        episodes = []
+        for _ in range(200):
+            over = rng.random(10) < policy.probabilities([theta], np.array([0]))[0, 0]
+            n = int(over.argmax()) + 1 if over.any() else 10
+            actions = np.where(over[:n], 0, 1)
+            episodes.append(Episode(np.zeros(n + 1, int), actions, np.ones((n, 1)), over.any()))
+        stages.append(Stage.from_episodes(episodes, np.array([theta])))
+    history = LearningHistory.from_stages(stages, feature_names=["alive"])
+    estimate = infer_reward(history, policy, gamma=0.9, method=Method(shared_rate=True))
+    assert estimate.gauge.n == 0 and estimate.status is Status.OK
+    assert estimate.weights[0] == pytest.approx(1.0)
+
+
+def test_value_learners_can_be_watched() -> None:
+    history = observe(MDP, SoftValueIteration(), weights=TRUTH, n_steps=3, n_episodes=200, seed=0)
+    estimate = infer_reward(history, POLICY, gamma=0.9, method="default")
+    assert np.isfinite(estimate.weights).all()
