@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,9 +47,9 @@ def penalised_gradient(policy: Policy, theta: Any, stage: Stage, strength: float
 
 EFFICIENT: dict[str, tuple[Policy, int, int]] = {
     # Family, steps in the data, replications.
-    "tabular": (TabularSoftmax(n_states=3, n_actions=3), 6000, 300),
-    "linear softmax": (LinearSoftmax(n_features=2, n_actions=3), 3000, 150),
-    "linear gaussian": (LinearGaussian(n_features=3, action_dim=2), 1000, 400),
+    "tabular": (TabularSoftmax(n_states=3, n_actions=3), 6000, 200),
+    "linear softmax": (LinearSoftmax(n_features=2, n_actions=3), 2000, 120),
+    "linear gaussian": (LinearGaussian(n_features=3, action_dim=2), 800, 300),
     "linear gaussian, fixed": (LinearGaussian(3, 2, sigma=(0.5, 2.0)), 200, 400),
 }
 
@@ -85,19 +86,22 @@ NETWORKS: dict[str, tuple[Policy, int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "effective"), NETWORKS.values(), ids=NETWORKS.keys())
 def test_networks_gain_the_likelihood_that_wilks_predicts(policy: Policy, effective: int) -> None:
     rng = np.random.default_rng(1)
-    n, repeats = 2000, 60
+    n, repeats = 1000, 50
     theta = np.array([1.5, -0.5, 1.0, -2.0, -0.3, 0.7, 0.4, -0.8])[: policy.n_parameters]
     observations = 1.5 * rng.normal(size=(n, getattr(policy, "observation_dim", 0)))
     fisher = policy.fisher(policy.tensor(theta), policy.prepare_observations(observations))
     singular = np.linalg.eigvalsh(fisher.dense())
     assert (singular > 1e-9 * singular.max()).sum() == effective
+    # A gradient of 1e-6 per step costs far less likelihood than the gains compared here.
+    config = replace(PLAIN, tolerance=1e-6)
     gains = []
     for _ in range(repeats):
         stage = sampled_stage(policy, theta, observations, rng)
-        found = clone_stage(stage, policy, PLAIN, start=theta, rng=rng)
+        found = clone_stage(stage, policy, config, start=theta, rng=rng)
         prepared = policy.prepare(stage)
         before = float(policy.log_prob(policy.tensor(theta), *prepared).sum())
         gains.append(2 * (found.log_likelihood * n - before))
@@ -307,7 +311,7 @@ def test_a_single_episode_cannot_be_held_out() -> None:
 def test_errors_name_the_stage() -> None:
     good, bad = ([Episode(np.zeros(3, int), np.array([0, a]))] for a in (1, 5))
     history = LearningHistory.from_episodes([good, bad])
-    with pytest.raises(PolicyError, match="^stage 1: episode 0, time 1: action 5 is outside"):
+    with pytest.raises(PolicyError, match=r"^stage 1: episode 0, time 1: action 5 is outside"):
         clone(history, TabularSoftmax(1, 2))
 
 

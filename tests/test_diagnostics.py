@@ -126,10 +126,8 @@ def test_a_feature_without_effect_is_weak_and_the_others_are_not() -> None:
         found += len(gauge.weak) >= 1 and abs(gauge.weak[0] @ [0, 0, 1]) > 0.9
         innocent += len(gauge.weak) <= 1
     assert found >= 97 and innocent == trials
-    assert gauge.describe() == [
-        "the weight of noise is hardly identified: its effect cannot be told from the sampling "
-        "noise of the Jacobians"
-    ]
+    (sentence,) = gauge.describe()
+    assert "noise is hardly identified: its effect cannot be told from the sampling" in sentence
 
 
 def test_a_weak_combination_is_named_as_such() -> None:

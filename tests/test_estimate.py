@@ -240,7 +240,7 @@ def test_text_that_is_no_estimate_is_a_format_error(text: str | bytes) -> None:
 
 
 def test_loading_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="there is no estimate at .*nowhere"):
+    with pytest.raises(FormatError, match=r"there is no estimate at .*nowhere"):
         RewardEstimate.load(tmp_path / "nowhere")
     (tmp_path / "bad.json").write_text(example().to_json()[:-20])
     with pytest.raises(FormatError, match=r"bad\.json: .*corrupted or truncated"):

@@ -39,7 +39,7 @@ def watched(seed: int = 0, **options: Any) -> LearningHistory:
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_the_same_seed_gives_the_same_bytes(method: str) -> None:
     one, two = (
-        infer_reward(watched(), POLICY, gamma=0.9, method=method, seed=3).to_json()
+        infer_reward(watched(n_steps=2), POLICY, gamma=0.9, method=method, seed=3).to_json()
         for _ in range(2)
     )
     assert one == two
@@ -54,8 +54,9 @@ def test_networks_start_from_the_seed() -> None:
             for stage in history
         ]
     )
+    method = replace(METHODS["authors"], shared_rate=True)
     texts = [
-        infer_reward(one_hot, policy, gamma=0.9, method="authors", seed=s).to_json()
+        infer_reward(one_hot, policy, gamma=0.9, method=method, intervals=False, seed=s).to_json()
         for s in (0, 0, 1)
     ]
     assert texts[0] == texts[1] != texts[2]
@@ -254,7 +255,7 @@ def test_gamma_outside_its_range_is_refused(gamma: float) -> None:
 
 
 def test_unknown_methods_are_refused() -> None:
-    with pytest.raises(OptionError, match="unknown method 'best': choose one of .*paper"):
+    with pytest.raises(OptionError, match=r"unknown method 'best': choose one of .*paper"):
         infer_reward(watched(n_steps=1), POLICY, gamma=0.9, method="best")
     for options in ({"metric": "euclid"}, {"baseline": "best"}, {"estimator": "x"}):
         with pytest.raises(OptionError):

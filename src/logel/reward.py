@@ -8,6 +8,7 @@ from typing import Any, SupportsFloat
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.utils import RecordConstructorArgs
 
 from logel.errors import OptionError
 from logel.estimate import RewardEstimate
@@ -64,11 +65,13 @@ class LinearReward:
         return RewardReplacement(env, self)
 
 
-class RewardReplacement(gymnasium.Wrapper[Any, Any, Any, Any]):
+class RewardReplacement(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Pays a `LinearReward` instead of the environment's own reward."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], reward: LinearReward) -> None:
-        super().__init__(env)
+        # Recorded so that Gymnasium can build the wrapped environment again from its spec.
+        RecordConstructorArgs.__init__(self, reward=reward)
+        gymnasium.Wrapper.__init__(self, env)
         self.reward = reward
         self._observation: Any = None
 
@@ -76,8 +79,10 @@ class RewardReplacement(gymnasium.Wrapper[Any, Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset, remembering the first observation."""
-        self._observation, info = self.env.reset(seed=seed, options=options)
-        return self._observation, info
+        observation, info = self.env.reset(seed=seed, options=options)
+        # A copy: environments may hand out one array and overwrite it in the next step.
+        self._observation = np.array(observation)
+        return observation, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """One step, paid by the replacement."""
@@ -91,5 +96,5 @@ class RewardReplacement(gymnasium.Wrapper[Any, Any, Any, Any]):
         else:
             batch = (np.asarray(x)[None] for x in (self._observation, action, following))
             paid = float(self.reward(*batch)[0])
-        self._observation = following
+        self._observation = np.array(following)
         return following, paid, terminated, truncated, {**info, "true_reward": true_reward}

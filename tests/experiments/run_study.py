@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import runner_tasks
 from logel.experiments.runner import run_tasks, write_table
 
 if __name__ == "__main__":
+    # A shell that runs the tests in the background has them ignore Ctrl-C; this study must not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     out = Path(sys.argv[1])
     try:
         run = run_tasks(runner_tasks.STUDY, runner_tasks.noisy, out=out, jobs=2)

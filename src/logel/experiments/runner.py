@@ -425,8 +425,9 @@ _Outcomes = Generator[tuple[Task, list[Row] | Failure] | None, None, None]
 def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
     """Yield a function that tells whether Ctrl-C was pressed, which no longer raises by itself.
 
-    A KeyboardInterrupt raised amid loky's bookkeeping breaks its threads, and can leave the driver
-    waiting for them for ever. A second Ctrl-C does raise at once.
+    Raised inside `concurrent.futures.wait`, a KeyboardInterrupt can leave a lock taken that the
+    pool's threads need, and the driver then waits for them for ever (seen once in 30 stops). A
+    second Ctrl-C does raise at once.
     """
     presses: list[int] = []
 

@@ -147,6 +147,8 @@ class QLearner:
         """Yield the learner's policy before learning and after every update, without end."""
         values = np.zeros((mdp.n_states, mdp.n_actions))
         rewards = mdp.features @ weights
+        if rewards.ndim == 2:  # features that do not depend on the next state
+            rewards = np.broadcast_to(rewards[:, :, None], mdp.transitions.shape)
         while True:
             yield Snapshot(softmax(values, axis=1))
             state = int(rng.integers(mdp.n_states))
