@@ -43,7 +43,7 @@ class Method:
         ridge: Penalty on the weights.
         nonnegative: Constrain the weights to be non-negative (features that are costs: negate
             them first).
-        epsilon: Lower bound of the learning rates, relative to their average.
+        epsilon: Lower bound of the learning rates, in units of the equal ones we start from.
         max_iterations: Limit on alternations.
         n_groups: Groups of episodes left out in turn for the intervals.
     """
@@ -70,7 +70,7 @@ METHODS = {
     # The paper's algorithm. What it leaves open, and what we take: the G(PO)MDP estimator (it names
     # two); no baseline (it mentions none, and asks for an unbiased estimator); a weak unit prior in
     # cloning (the plain maximum does not exist for actions never taken); rates start equal; epsilon
-    # is relative to the average rate (the scale of the rates is not identified).
+    # is relative to the rates we start from (the scale of the rates is not identified).
     "paper": Method(),
     # What the authors' experiments run: few-step cloning and the component-wise baseline.
     "authors": Method(clone=CloneConfig(method=CloneMethod.ADAM), baseline=Baseline.COMPONENT),

@@ -73,6 +73,20 @@ class StageJacobian:
     group_weights: Float
     score_sums: Float
 
+    def regrouped(self, n_groups: int) -> StageJacobian:
+        """The same estimate in fewer groups, neighbours merged."""
+        if n_groups == len(self.groups):
+            return self
+        first = np.arange(n_groups) * len(self.groups) // n_groups
+        weights = np.add.reduceat(self.group_weights, first)
+        sums = np.add.reduceat(self.group_weights[:, None, None] * self.groups, first)
+        return StageJacobian(
+            mean=self.mean,
+            groups=sums / weights[:, None, None],
+            group_weights=weights,
+            score_sums=np.add.reduceat(self.score_sums, first),
+        )
+
     def covariance(self) -> Float:
         """Estimated E[(error)^T (error)] of the mean, shape (q, q), summed over parameters."""
         g = len(self.groups)

@@ -35,7 +35,7 @@ class Status(enum.Enum):
     OK = "solved"
     RANK_DEFICIENT = (
         "solved, but some directions of the weights are not determined: the minimum-norm weights "
-        "are given; see the gauge report, or add ridge"
+        "are given; see the gauge report"
     )
     NOT_CONVERGED = "stopped before convergence: increase max_iterations or loosen tolerance"
     RATES_AT_BOUND = (
@@ -162,15 +162,17 @@ def solve_weights(
         raise OptionError(f"ridge must not be negative, but is {ridge}")
     matrix = (learning_rates[:, None, None] * steps.design).reshape(-1, steps.n_features)
     target = steps.delta.reshape(-1)
+    if ridge == 0 and not nonnegative:
+        # The factorisation that solves the system also gives its singular values.
+        found = scipy.linalg.lstsq(matrix, target, cond=_tolerance(matrix.shape))
+        return np.asarray(found[0]), np.asarray(found[3])
     singular = np.asarray(np.linalg.svd(matrix, compute_uv=False), dtype=float)
     if ridge > 0:
         matrix = np.concatenate([matrix, np.sqrt(ridge) * np.eye(steps.n_features)])
         target = np.concatenate([target, np.zeros(steps.n_features)])
     if nonnegative:
         return scipy.optimize.nnls(matrix, target)[0], singular
-    cutoff = _tolerance(matrix.shape)
-    weights = np.asarray(scipy.linalg.lstsq(matrix, target, cond=cutoff)[0])
-    return weights, singular
+    return np.asarray(scipy.linalg.lstsq(matrix, target)[0]), singular
 
 
 def solve_learning_rates(

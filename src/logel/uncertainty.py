@@ -42,14 +42,15 @@ def jackknife(
     n_groups = min(len(j.groups) for j in jacobians)
     if n_groups < 3:
         return None
+    jacobians = [jacobian.regrouped(n_groups) for jacobian in jacobians]
     shifts = np.zeros((n_groups, *parameters.shape))
     if path is not None:
         for t, (clone, jacobian) in enumerate(zip(path.clones, jacobians, strict=True)):
-            kept = 1 - jacobian.group_weights[:n_groups]
+            kept = 1 - jacobian.group_weights
             # Without a group the information is about `kept` of the whole, and the gradient at
             # the full estimate is minus the group's score: one Newton step from there.
             steps = clone.fisher.solve(
-                (jacobian.score_sums[:n_groups] / kept[:, None]).T,
+                (jacobian.score_sums / kept[:, None]).T,
                 ridge=path.config.prior_strength / float(kept.mean()),
             )
             shifts[:, t] = -steps.T

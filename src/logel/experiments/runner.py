@@ -295,17 +295,16 @@ def run_tasks(
                 _progress_bar(len(ordered), done=len(ordered) - len(pending), show=progress) as bar,
             ):
                 for news in outcomes:
+                    if news is not None:
+                        task, outcome = news
+                        _save_outcome(folder, task, outcome=outcome, made_by=made_by)
+                        if isinstance(outcome, Failure):
+                            failures[task] = outcome
+                        else:
+                            results[task] = outcome
+                        bar(len(failures))
                     if interrupted():
                         raise KeyboardInterrupt
-                    if news is None:
-                        continue
-                    task, outcome = news
-                    _save_outcome(folder, task, outcome=outcome, made_by=made_by)
-                    if isinstance(outcome, Failure):
-                        failures[task] = outcome
-                    else:
-                        results[task] = outcome
-                    bar(len(failures))
         except KeyboardInterrupt:
             done = sum(rows is not None for rows in results.values())
             message = (
