@@ -79,10 +79,11 @@ def test_named_methods_run_and_report(method: str, known: bool) -> None:
     assert estimate.gauge.n == 1 and abs(estimate.weights.sum()) < 1e-8
     assert "adding the same amount to light" in estimate.summary()
     assert method in estimate.method and estimate.config["gamma"] == 0.9
-    assert (estimate.held_out is None) == known
+    assert (estimate.held_out is None) == (known or method == "joint")
     assert ("known parameters" in estimate.method) == known
     assert np.isfinite(estimate.interval()).all()
-    assert (np.diff(estimate.objective_trace) <= 1e-9).all()
+    # Joint fits trace the evidence, which moves with the variances.
+    assert method == "joint" or (np.diff(estimate.objective_trace) <= 1e-9).all()
     assert RewardEstimate.from_json(estimate.to_json()).summary() == estimate.summary()
 
 

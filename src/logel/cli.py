@@ -17,7 +17,7 @@ from logel.errors import LogelError, OptionError
 
 if TYPE_CHECKING:
     from logel.history import LearningHistory
-    from logel.infer import Progress
+    from logel.infer_joint import Progress
     from logel.policies import Policy
 
 app = typer.Typer(

@@ -13,7 +13,8 @@ from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.envs.tabular import optimal_policy, start_value, uniform_policy
 from logel.estimate import RewardEstimate
 from logel.history import LearningHistory
-from logel.infer import Progress, infer_reward
+from logel.infer import infer_reward
+from logel.infer_joint import Progress
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.policies import TabularSoftmax
 

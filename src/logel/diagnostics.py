@@ -84,6 +84,8 @@ class FeatureMoments:
     mean: Float | None = None
     scatter: Float | None = None
     any_terminated: bool = False
+    low: Float | None = None
+    high: Float | None = None
 
     def add(self, stage: Stage) -> None:
         """Include a stage's features (Chan's parallel update, stable for large offsets)."""
@@ -98,8 +100,15 @@ class FeatureMoments:
             share = len(x) / (self.count + len(x))
             self.scatter += scatter + np.outer(shift, shift) * self.count * share
             self.mean = self.mean + shift * share
+        self.low = x.min(axis=0) if self.low is None else np.minimum(self.low, x.min(axis=0))
+        self.high = x.max(axis=0) if self.high is None else np.maximum(self.high, x.max(axis=0))
         self.count += len(x)
         self.any_terminated |= bool(stage.terminated.any())
+
+    def ranges(self) -> Float:
+        """Range of every feature, shape (q,); one where it is constant."""
+        assert self.low is not None and self.high is not None
+        return np.where(self.high > self.low, self.high - self.low, 1.0)
 
     def constant_directions(self) -> tuple[Float, str]:
         """Directions whose feature never varies (rows), and the reason in words.

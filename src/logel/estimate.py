@@ -45,9 +45,14 @@ class RewardEstimate:
         fit: Explained movement and cosines, step by step.
         method: What was done, in words.
         config: Every choice, as plain values.
-        objective_trace: Objective after every block update.
+        objective_trace: Objective after every block update (joint fits: the log evidence after
+            every round).
         rank: Numerical rank of the stacked design.
         condition: Its condition number.
+        draws: Posterior draws of the weights, in the same scale, shape (n, q), or None when the
+            uncertainty is given by `covariance` alone.
+        models: Log evidence of every learner model tried, relative to a random walk; the best
+            was used. Empty when the learner model was fixed.
         held_out: Held-out log-likelihood per step of each stage's clone, (m + 1,), or None when
             the parameters were known.
         versions: Packages that made the estimate.
@@ -68,6 +73,8 @@ class RewardEstimate:
     objective_trace: Float
     rank: int
     condition: float
+    draws: Float | None = None
+    models: Mapping[str, float] = field(default_factory=dict)
     held_out: Float | None = None
     versions: Mapping[str, str] = field(default_factory=package_versions)
 
@@ -87,10 +94,22 @@ class RewardEstimate:
         """Lower and upper ends of each weight's confidence interval, shape (q, 2)."""
         if not 0 < level < 1:
             raise OptionError(f"a confidence level lies between 0 and 1, but is {level}")
+        if self.draws is not None:
+            ends = np.quantile(self.draws, [0.5 - level / 2, 0.5 + level / 2], axis=0)
+            return np.asarray(ends.T)
         if self.covariance is None:
             return np.full((len(self.weights), 2), np.nan)
         reach = scipy.stats.t.ppf(0.5 + level / 2, self.degrees_of_freedom) * self.standard_errors
         return np.stack([self.weights - reach, self.weights + reach], axis=1)
+
+    def probability_positive(self) -> Float:
+        """Probability that each weight is positive, shape (q,); NaN when unknown."""
+        if self.draws is not None:
+            return np.asarray((self.draws > 0).mean(axis=0) + (self.draws == 0).mean(axis=0) / 2)
+        errors = self.standard_errors
+        safe = np.where(errors > 0, errors, 1.0)
+        below = scipy.stats.t.cdf(self.weights / safe, max(self.degrees_of_freedom, 1))
+        return np.asarray(np.where(np.isnan(errors), np.nan, np.where(errors > 0, below, 0.5)))
 
     def summary(self, level: float = 0.95) -> str:
         """A table to paste into a notebook, with notes where the answer needs care."""
@@ -119,6 +138,10 @@ class RewardEstimate:
             lines.append(
                 f"clones: held-out log-likelihood {np.nanmean(self.held_out):.4f} per step"
             )
+        if self.models:
+            order = sorted(self.models.items(), key=lambda item: -item[1])
+            gains = ", ".join(f"{name} {gain:+.1f}" for name, gain in order)
+            lines.append(f"learner models (log evidence over a random walk): {gains}")
         lines += [f"gauge: {sentence}" for sentence in self.gauge.describe()]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
@@ -157,6 +180,8 @@ class RewardEstimate:
             "objective_trace": self.objective_trace,
             "rank": self.rank,
             "condition": self.condition,
+            "draws": self.draws,
+            "models": dict(self.models),
             "held_out": self.held_out,
             "versions": dict(self.versions),
         }
@@ -177,6 +202,7 @@ class RewardEstimate:
             names = tuple(str(name) for name in raw["feature_names"])
             q, m = len(names), len(raw["learning_rates"])
             covariance, held_out = raw["covariance"], raw["held_out"]
+            draws = raw["draws"]
             return cls(
                 weights=_array(raw["weights"], (q,)),
                 feature_names=names,
@@ -202,6 +228,8 @@ class RewardEstimate:
                 objective_trace=_array(raw["objective_trace"], (len(raw["objective_trace"]),)),
                 rank=int(raw["rank"]),
                 condition=float("inf") if raw["condition"] is None else float(raw["condition"]),
+                draws=None if draws is None else _array(draws, (len(draws), q)),
+                models={str(k): float(v) for k, v in raw["models"].items()},
                 held_out=None if held_out is None else _array(held_out, (m + 1,)),
                 versions={str(k): str(v) for k, v in raw["versions"].items()},
             )

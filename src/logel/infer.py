@@ -7,7 +7,6 @@ learning rates and reward weights").
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -20,13 +19,14 @@ from logel.estimate import RewardEstimate
 from logel.features import feature_names, featured
 from logel.fisher import ProductFisher
 from logel.history import FeatureFunction, LearningHistory
+from logel.infer_joint import LARGEST_JOINT, Progress, check_movement, infer_jointly
 from logel.jacobian import Baseline, Estimator, StageJacobian, stage_jacobian
-from logel.policies import Policy
+from logel.learner_choice import JointMethod
+from logel.policies import Policy, TabularSoftmax
 from logel.solve import Solution, Status, compress, solve
 from logel.uncertainty import jackknife
 
 Float = npt.NDArray[np.float64]
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Method:
             raise OptionError(f"metric must be 'identity' or 'fisher', but is {self.metric!r}")
 
 
-METHODS = {
+METHODS: dict[str, Method | JointMethod] = {
     # The paper's algorithm. What it leaves open, and what we take: the G(PO)MDP estimator (it names
     # two); no baseline (it mentions none, and asks for an unbiased estimator); a weak unit prior in
     # cloning (the plain maximum does not exist for actions never taken); rates start equal; epsilon
@@ -74,8 +74,11 @@ METHODS = {
     "paper": Method(),
     # What the authors' experiments run: few-step cloning and the component-wise baseline.
     "authors": Method(clone=CloneConfig(method=CloneMethod.ADAM), baseline=Baseline.COMPONENT),
-    # Lower-variance Jacobians, movements weighed by what cloning knows, one rate for all steps.
-    "default": Method(baseline=Baseline.CRITIC, metric="fisher", shared_rate=True),
+    # For families without a pooled world model: unbiased Jacobians with the simplest variance
+    # reduction, one rate for all steps.
+    "two-step": Method(baseline=Baseline.TIME, shared_rate=True),
+    # Path, weights and learner model together; tabular policies only.
+    "joint": JointMethod(),
 }
 
 
@@ -84,7 +87,7 @@ def infer_reward(
     policy: Policy,
     *,
     gamma: float,
-    method: str | Method = "default",
+    method: str | Method | JointMethod = "default",
     features: FeatureFunction | None = None,
     use_parameters: bool = True,
     intervals: bool = True,
@@ -100,8 +103,9 @@ def infer_reward(
         history: What was observed, at least two stages.
         policy: Family of the learner's policies (or of the clones that stand for them).
         gamma: The learner's discount factor, in [0, 1).
-        method: "default", "paper" (exactly the paper's algorithm), "authors" (what its experiments
-            run), or a `Method` of your own.
+        method: "default" takes "joint" for tabular policies and "two-step" for others; "paper" is
+            exactly the paper's algorithm, "authors" what its experiments run; or a `Method` or
+            `JointMethod` of your own.
         features: Maps (observations, actions, next_observations) to reward features (N, q); needed
             when the episodes carry none.
         use_parameters: Use the history's policy parameters if it has them, instead of cloning.
@@ -109,9 +113,7 @@ def infer_reward(
         seed: Chooses held-out episodes and starting points; the same seed gives the same estimate.
         progress: Called with (what, done, total) during long work.
     """
-    name, chosen = _choose(method)
-    if not intervals:
-        chosen = replace(chosen, n_groups=0, clone=replace(chosen.clone, holdout=0.0))
+    name, chosen = _choose(method, policy)
     if not 0 <= gamma < 1:
         raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
     if len(history) < 2:
@@ -119,6 +121,21 @@ def infer_reward(
             f"the history has {len(history)} stage: at least two are needed to see the learner move"
         )
     report = progress or (lambda what, done, total: None)
+    if isinstance(chosen, JointMethod):
+        return infer_jointly(
+            history,
+            policy,
+            name=name,
+            method=chosen,
+            gamma=gamma,
+            features=features,
+            use_parameters=use_parameters,
+            intervals=intervals,
+            seed=seed,
+            report=report,
+        )
+    if not intervals:
+        chosen = replace(chosen, n_groups=0, clone=replace(chosen.clone, holdout=0.0))
 
     parameters, path = _parameters(history, policy, chosen, use_parameters, seed, report)
     jacobians, moments = _jacobians(history, policy, parameters, chosen, gamma, features, report)
@@ -128,7 +145,7 @@ def infer_reward(
     metric = _metric(path) if chosen.metric == "fisher" and path is not None else None
     delta = np.diff(parameters, axis=0)
     design = np.stack([jacobian.mean for jacobian in jacobians[:-1]])
-    _check_movement(delta)
+    check_movement(delta)
     assumed = np.ones(len(delta)) if rates is None else rates
     gauge = find_gauge(jacobians[:-1], assumed, moments, names)
     if gauge.n == len(names):
@@ -165,11 +182,17 @@ def infer_reward(
     )
 
 
-def _choose(method: str | Method) -> tuple[str, Method]:
-    if isinstance(method, Method):
+def _choose(method: str | Method | JointMethod, policy: Policy) -> tuple[str, Method | JointMethod]:
+    if not isinstance(method, str):
         return "custom", method
+    if method == "default":
+        tabular = isinstance(policy, TabularSoftmax) and policy.n_parameters <= LARGEST_JOINT
+        name = "joint" if tabular else "two-step"
+        return f"default ({name})", METHODS[name]
     if method not in METHODS:
-        raise OptionError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
+        raise OptionError(
+            f"unknown method {method!r}: choose one of {', '.join(['default', *METHODS])}"
+        )
     return method, METHODS[method]
 
 
@@ -250,14 +273,6 @@ def _metric(path: ClonedPath) -> Float:
     total = inverse[1:] + inverse[:-1]
     symmetric = np.linalg.inv((total + np.swapaxes(total, 1, 2)) / 2)
     return np.asarray((symmetric + np.swapaxes(symmetric, 1, 2)) / 2)
-
-
-def _check_movement(delta: Float) -> None:
-    still = ~(delta != 0).any(axis=1)
-    if still.all():
-        raise IdentificationError(
-            "the policy's parameters do not move between stages: there is nothing to explain"
-        )
 
 
 def _solve_identified(

@@ -48,6 +48,8 @@ class LearnerModel(ABC):
 
     Attributes:
         world: The world all stages show.
+        rates: Known learning rates, shape (m,), or None. Models without a learning rate of their
+            own ignore them.
         nuisance_mean: Prior mean of the nuisance parameters, shape (k,).
         nuisance_variance: Their prior variance, shape (k,).
     """
@@ -58,8 +60,9 @@ class LearnerModel(ABC):
     variance_bounds: ClassVar[tuple[float, float]] = (1e-7, 1e3)
     """Between which the variance of the process noise is sought."""
 
-    def __init__(self, world: TabularWorld) -> None:
+    def __init__(self, world: TabularWorld, rates: Float | None = None) -> None:
         self.world = world
+        self.rates = rates
         self.nuisance_mean = np.zeros(0)
         self.nuisance_variance = np.zeros(0)
         self._flat_transitions = world.transitions.reshape(-1, world.n_states)
@@ -74,8 +77,13 @@ class LearnerModel(ABC):
         """Predicted next states, (m, D), for states (m, D)."""
 
     @abstractmethod
-    def predict(self, states: Float, parameters: Float) -> Prediction:
-        """Predicted next states with all derivatives and the shape of the noise."""
+    def predict(
+        self, states: Float, parameters: Float, *, states_known: bool = False
+    ) -> Prediction:
+        """Predicted next states with derivatives and the shape of the noise.
+
+        With `states_known` the derivative w.r.t. the states is not needed and may be empty.
+        """
 
     def logits(self, states: Float) -> Float:
         """Action logits of states (..., D), shape (..., S, A)."""
@@ -121,7 +129,9 @@ class NoLearning(LearnerModel):
         """Stay where you are."""
         return states
 
-    def predict(self, states: Float, parameters: Float) -> Prediction:
+    def predict(
+        self, states: Float, parameters: Float, *, states_known: bool = False
+    ) -> Prediction:
         """Stay where you are."""
         m, d = states.shape
         identity = self._identity(m)
@@ -142,30 +152,34 @@ class GradientLearner(LearnerModel):
     window: ClassVar[int] = 2
     """Stages on either side whose episodes shape the noise."""
 
-    def __init__(self, world: TabularWorld) -> None:
-        super().__init__(world)
-        self.nuisance_mean = np.zeros(1)
-        self.nuisance_variance = np.full(1, 0.2**2)
+    def __init__(self, world: TabularWorld, rates: Float | None = None) -> None:
+        super().__init__(world, rates)
+        self.nuisance_mean, self.nuisance_variance = _decay_prior(rates)
 
     def following(self, states: Float, parameters: Float) -> Float:
         """One ascent step."""
         flow = self._flow(states)
         q = self.world.n_features
-        fade = _fade(len(states), parameters[q])
+        fade = _fade(len(states), parameters[q], self.rates)
         return np.asarray(states + fade[:, None] * (flow.jacobian @ parameters[:q]))
 
-    def predict(self, states: Float, parameters: Float) -> Prediction:
+    def predict(
+        self, states: Float, parameters: Float, *, states_known: bool = False
+    ) -> Prediction:
         """One ascent step, with the Hessian of the return in its derivative."""
         q, (m, d) = self.world.n_features, states.shape
-        weights, fade = parameters[:q], _fade(m, parameters[q])
+        weights, fade = parameters[:q], _fade(m, parameters[q], self.rates)
         flow = self._flow(states)
         step = fade[:, None] * (flow.jacobian @ weights)
         design = np.empty((m, d, q + 1))
         design[..., :q] = fade[:, None, None] * flow.jacobian
         design[..., q] = -step * np.log1p(np.arange(m))[:, None]
+        transition = np.zeros((m, 0, 0))
+        if not states_known:
+            transition = np.eye(d) + fade[:, None, None] * self._hessian(flow, weights)
         return Prediction(
             following=states + step,
-            transition=np.eye(d) + fade[:, None, None] * self._hessian(flow, weights),
+            transition=transition,
             design=design,
             shape=self._noise_shape(flow, weights),
         )
@@ -273,8 +287,14 @@ class _Flow:
     jacobian: Float
 
 
-def _fade(m: int, decay: float) -> Float:
-    return np.asarray((1.0 + np.arange(m)) ** -decay)
+def _decay_prior(rates: Float | None) -> tuple[Float, Float]:
+    """Rates are taken to be nearly constant, unless they are known."""
+    return np.zeros(1), np.full(1, 0.2**2 if rates is None else 1e-12)
+
+
+def _fade(m: int, decay: float, rates: Float | None) -> Float:
+    fade = (1.0 + np.arange(m)) ** -decay
+    return np.asarray(fade if rates is None else rates[:m] * fade)
 
 
 class SoftPolicyLearner(LearnerModel):
@@ -289,7 +309,9 @@ class SoftPolicyLearner(LearnerModel):
         """Soft values of the present policy."""
         return self._evaluate(states, parameters).following
 
-    def predict(self, states: Float, parameters: Float) -> Prediction:
+    def predict(
+        self, states: Float, parameters: Float, *, states_known: bool = False
+    ) -> Prediction:
         """Soft values of the present policy, and their derivatives."""
         result = self._evaluate(states, parameters)
         m = len(states)
@@ -335,21 +357,22 @@ class NaturalGradientLearner(SoftPolicyLearner):
 
     name = "natural gradient"
 
-    def __init__(self, world: TabularWorld) -> None:
-        super().__init__(world)
-        self.nuisance_mean = np.zeros(1)
-        self.nuisance_variance = np.full(1, 0.2**2)
+    def __init__(self, world: TabularWorld, rates: Float | None = None) -> None:
+        super().__init__(world, rates)
+        self.nuisance_mean, self.nuisance_variance = _decay_prior(rates)
 
     def following(self, states: Float, parameters: Float) -> Float:
         """Move along the advantages."""
-        fade = _fade(len(states), parameters[self.world.n_features])
+        fade = _fade(len(states), parameters[self.world.n_features], self.rates)
         step = self._evaluate(states, parameters, entropy=False).following
         return np.asarray(states + fade[:, None] * step)
 
-    def predict(self, states: Float, parameters: Float) -> Prediction:
+    def predict(
+        self, states: Float, parameters: Float, *, states_known: bool = False
+    ) -> Prediction:
         """Move along the advantages, with derivatives."""
         m, d = states.shape
-        fade = _fade(m, parameters[self.world.n_features])
+        fade = _fade(m, parameters[self.world.n_features], self.rates)
         result = self._evaluate(states, parameters, entropy=False)
         step = fade[:, None] * result.following
         fading = -step * np.log1p(np.arange(m))[:, None]
@@ -374,7 +397,9 @@ class SoftValueLearner(LearnerModel):
         backup = w.features @ parameters[: w.n_features] + w.gamma * self._expect(value)
         return backup.reshape(states.shape)
 
-    def predict(self, states: Float, parameters: Float) -> Prediction:
+    def predict(
+        self, states: Float, parameters: Float, *, states_known: bool = False
+    ) -> Prediction:
         """One soft backup, with derivatives."""
         w, (m, d) = self.world, states.shape
         policy = self.policies(states)
@@ -401,8 +426,8 @@ class QLearningLearner(LearnerModel):
     restart: ClassVar[float] = 1 / 50
     """Chance per step that a run of the learner starts anew, in any state."""
 
-    def __init__(self, world: TabularWorld) -> None:
-        super().__init__(world)
+    def __init__(self, world: TabularWorld, rates: Float | None = None) -> None:
+        super().__init__(world, rates)
         pairs = world.n_states * world.n_actions
         self.nuisance_mean = np.array([np.log(0.1 * pairs)])
         self.nuisance_variance = np.full(1, 0.7**2)
@@ -412,7 +437,9 @@ class QLearningLearner(LearnerModel):
         share, _, difference = self._update(states, parameters)
         return states + (share * difference).reshape(states.shape)
 
-    def predict(self, states: Float, parameters: Float) -> Prediction:
+    def predict(
+        self, states: Float, parameters: Float, *, states_known: bool = False
+    ) -> Prediction:
         """The expected update of a run; the visits' own dependence on Q is left out."""
         w, (m, d) = self.world, states.shape
         share, visits, difference = self._update(states, parameters)

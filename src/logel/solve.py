@@ -37,6 +37,10 @@ class Status(enum.Enum):
         "solved, but some directions of the weights are not determined: the minimum-norm weights "
         "are given; see the gauge report"
     )
+    UNEXPLAINED = (
+        "solved, but a random walk explains the movement as well as any reward: do not trust these "
+        "weights; watch more stages or episodes, or check features and learner"
+    )
     NOT_CONVERGED = "stopped before convergence: increase max_iterations or loosen tolerance"
     RATES_AT_BOUND = (
         "solved, but every learning rate sits at its lower bound: the movement does not follow any "

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
-from logel.errors import HistoryError
+from logel.errors import HistoryError, PolicyError
 from logel.history import Stage
 from logel.jacobian import features_to_go
 from logel.policies import TabularSoftmax
@@ -140,6 +140,14 @@ def _successors(
         following[ends] = stage.last_observations
     following[ends[stage.terminated]] = n_states
     known[ends[stage.terminated]] = True
+    bad = known[ends] & ~stage.terminated & ((following[ends] < 0) | (following[ends] >= n_states))
+    if bad.any():
+        # Policies only check the states they act in.
+        episode = int(np.argmax(bad))
+        raise PolicyError(
+            f"episode {episode} ends in state {following[ends[episode]]}, outside "
+            f"0..{n_states - 1}: give the policy more states, or mark the episode as terminated"
+        )
     rows = np.flatnonzero(known)
     return rows, following[rows]
 
@@ -163,7 +171,7 @@ def _smoothed(outcomes: Float, visits: Float, paid: Float, arrived: Float) -> tu
     s = outcomes.shape[0]
     seen = outcomes.sum(axis=2)
     fallback = outcomes.sum(axis=1)
-    # A state never left is taken to keep the agent; a trace of everything keeps the evidence finite.
+    # A state never left is taken to keep the agent; a trace of all else keeps the evidence finite.
     fallback[:, :s] += 1e-3 * np.eye(s)
     fallback /= fallback.sum(axis=1, keepdims=True)
     fallback = 0.999 * fallback + 0.001 / (s + 1)

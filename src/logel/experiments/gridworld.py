@@ -31,7 +31,7 @@ from logel.policies import TabularSoftmax
 Float = npt.NDArray[np.float64]
 BATCHES = (5, 10, 20, 30, 40, 50)
 STEPS = (2, 4, 6, 8, 10)
-LONG, SHORT = (2, 4, 6, 8, 10, 12, 16, 20, 25, 30), (2, 4, 6, 8, 10, 12)
+LONG, SHORT = (2, 4, 6, 8, 10, 12, 20, 30), (2, 4, 6, 8, 10, 12)
 STAGES = {"gpomdp": LONG, "qlearning": LONG, "spi": SHORT, "svi": SHORT}
 KNOWN_OBSERVERS = ("default", "paper", "authors")
 OBSERVERS = ("default", "paper", "lfl", "girl", "learner")
@@ -100,7 +100,7 @@ def score(where: World, observer: str, history: LearningHistory, seed: int) -> R
     else:
         if observer == "girl":
             weights = girl(history, policy, gamma=mdp.gamma, use_parameters=False).weights
-        elif observer in METHODS:
+        elif observer in ("default", *METHODS):
             weights = infer_reward(
                 history,
                 policy,

@@ -203,8 +203,10 @@ class StudyRun:
         ]
         if self.damaged:
             lines.append(f"{self.damaged} damaged result files were computed again.")
-        for failure in self.failures:
+        for failure in self.failures[:5]:
             lines.append(f"  {failure.task.key}: {failure.error}")
+        if len(self.failures) > 5:
+            lines.append(f"  and {len(self.failures) - 5} more")
         if self.failures:
             lines.append(
                 f"Tracebacks: {self.folder}/*.error.json. "

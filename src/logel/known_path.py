@@ -1,0 +1,86 @@
+"""Weights from a path of known policies, under a learner model in the pooled world.
+
+With the states known, each step is a linear regression of its movement on the model's design. The
+noise of the movement has the model's shape and a size of its own at every step; both are refreshed
+until they settle (feasible generalised least squares). Uncertainty has two sources: the learner's
+own noise, seen in how much the steps disagree (a sandwich over steps), and the world model's, seen
+by leaving groups of episodes out of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from logel.learner_models import LearnerModel
+
+Float = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class KnownPathFit:
+    """A learner model fitted to known states.
+
+    Attributes:
+        parameters: Weights, then nuisance parameters, shape (q + k,).
+        covariance: Of the weights, from the disagreement of the steps, shape (q, q).
+        degrees_of_freedom: Of that covariance.
+        evidence: Log-probability of the movements, approximately, up to a constant shared by all
+            models of equal state.
+    """
+
+    parameters: Float
+    covariance: Float
+    degrees_of_freedom: int
+    evidence: float
+
+
+def fit_known_path(model: LearnerModel, states: Float, *, max_rounds: int = 12) -> KnownPathFit:
+    """Fit a model whose states (m + 1, D) are known."""
+    q, m, d = model.world.n_features, len(states) - 1, model.state_dim
+    middle = np.concatenate([np.zeros(q), model.nuisance_mean])
+    prior = np.concatenate([np.zeros(q), 1 / model.nuisance_variance])
+    parameters, sizes = middle, np.ones(m)
+    for done in range(max_rounds):
+        prediction = model.predict(states[:-1], parameters, states_known=True)
+        error = states[1:] - prediction.following
+        inverse = np.linalg.inv(prediction.shape) / sizes[:, None, None]
+        weighted = inverse @ prediction.design
+        misfit = np.einsum("md,mde,me->m", error, inverse, error) / d
+        noise = max(float(misfit.sum()) / max(m - q / d, 1e-3), 1e-14)
+        information = np.einsum("mdp,mdr->pr", prediction.design, weighted) / noise + np.diag(prior)
+        # A trace of ridge for directions that no step moves.
+        corner = information[:q, :q]
+        corner += 1e-9 * max(float(np.trace(corner)), 1e-300) / q * np.eye(q)
+        pull = np.einsum("mdp,md->p", weighted, error) / noise - prior * (parameters - middle)
+        move = np.linalg.solve(information, pull)
+        parameters = parameters + move
+        if done > 0:
+            sizes = _step_sizes(misfit * sizes / noise)
+        if done > 3 and np.abs(move).max() < 1e-8 * (1 + np.abs(parameters).max()):
+            break
+    scores = np.einsum("mdp,md->mp", weighted, error) / noise
+    inverse_information = np.linalg.inv(information)
+    freedom = m - q
+    covariance = inverse_information
+    if freedom >= 3:
+        spread = scores.T @ scores * m / freedom
+        covariance = inverse_information @ spread @ inverse_information
+    evidence = -0.5 * m * d * np.log(noise) - 0.5 * d * np.log(sizes).sum()
+    evidence -= 0.5 * np.linalg.slogdet(prediction.shape)[1].sum()
+    evidence -= 0.5 * np.linalg.slogdet(information)[1]
+    return KnownPathFit(
+        parameters=parameters,
+        covariance=covariance[:q, :q],
+        degrees_of_freedom=freedom if freedom >= 3 else m * d - q,
+        evidence=float(evidence),
+    )
+
+
+def _step_sizes(misfit: Float) -> Float:
+    """Relative noise size of every step, smoothed over five neighbours."""
+    window = np.ones(min(5, len(misfit)))
+    smooth = np.convolve(misfit, window, "same") / np.convolve(np.ones(len(misfit)), window, "same")
+    return np.asarray(np.maximum(smooth, 1e-3 * smooth.mean()) / smooth.mean())
