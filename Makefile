@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench bench-accuracy clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml constraints.txt
@@ -35,6 +35,14 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.jacobian
 	$(BIN)/python -m benchmarks.streaming
+
+# Accuracy against known truth: about 25 minutes on two cores; stop and resume at will.
+bench-accuracy: $(STAMP)
+	$(BIN)/logel reproduce accuracy-random --runs 40 --out runs
+	$(BIN)/logel reproduce accuracy-known --runs 20 --out runs
+	$(BIN)/logel reproduce accuracy-null --runs 50 --out runs
+	$(BIN)/logel reproduce accuracy-worlds --runs 10 --out runs
+	$(BIN)/logel reproduce accuracy-bound --runs 20 --out runs
 
 clean:
 	rm -rf $(VENV) demo.png .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -153,10 +153,15 @@ def dense_problem(
 
 
 @pytest.mark.parametrize("kind", [NoLearning, SoftValueLearner], ids=["logits", "values"])
-@given(seed=st.integers(0, 10_000), n_stages=st.integers(2, 5), n_parameters=st.integers(1, 3))
-@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 10_000),
+    n_stages=st.integers(2, 5),
+    n_parameters=st.integers(1, 3),
+    unit=st.sampled_from([1e-3, 1.0, 1e3]),
+)
+@settings(max_examples=30)
 def test_a_pass_solves_the_dense_gauss_newton_problem(
-    kind: type[LearnerModel], seed: int, n_stages: int, n_parameters: int
+    kind: type[LearnerModel], seed: int, n_stages: int, n_parameters: int, unit: float
 ) -> None:
     # Any linear model will do: its numbers are drawn, only logits and counts come from a world.
     rng = np.random.default_rng(seed)
@@ -169,18 +174,21 @@ def test_a_pass_solves_the_dense_gauss_newton_problem(
     prediction = Prediction(
         following=rng.normal(size=(m, d)),
         transition=0.6 * rng.normal(size=(m, d, d)),
-        design=rng.normal(size=(m, d, n_parameters)),
+        design=rng.normal(size=(m, d, n_parameters)) / unit,
         shape=roots @ roots.transpose(0, 2, 1) + 0.1 * np.eye(d),
     )
-    states, parameters = rng.normal(size=(n_stages, d)), rng.normal(size=n_parameters)
-    middle, prior = rng.normal(size=n_parameters), rng.gamma(2, size=n_parameters) + 0.1
+    states, parameters = rng.normal(size=(n_stages, d)), unit * rng.normal(size=n_parameters)
+    middle = unit * rng.normal(size=n_parameters)
+    prior = unit**2 * (rng.gamma(2, size=n_parameters) + 0.1)
     variances = Variances(noise=float(rng.gamma(2)) + 0.05, start=float(rng.gamma(2)) + 0.05)
     found = _smooth(model, counts, states, parameters, middle, prior, prediction, variances)
     expected = dense_problem(
         kind.keeps_values, states, parameters, middle, prior, counts, prediction, variances
     )
+    units = {"parameter_moves": unit, "parameter_covariance": unit**2}
     for name, value in expected.items():
-        np.testing.assert_allclose(getattr(found, name), value, rtol=1e-6, atol=1e-6, err_msg=name)
+        atol = 1e-6 * units.get(name, 1.0)
+        np.testing.assert_allclose(getattr(found, name), value, rtol=1e-6, atol=atol, err_msg=name)
 
 
 # --- the objective --------------------------------------------------------------------------
@@ -353,6 +361,29 @@ def test_the_noise_of_a_random_walk_is_recovered() -> None:
     assert np.mean(found) == pytest.approx(0.25, rel=0.25)
 
 
+def test_the_spread_of_first_states_is_recovered_from_few_actions() -> None:
+    found = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        mdp = random_mdp(rng, n_states=25, n_actions=3, n_features=1)
+        world = known_world(mdp, np.ones((3, 25, 3)))
+        walk = NoLearning(world)
+        first = rng.normal(scale=np.sqrt(0.8), size=(1, 50))
+        states = first + np.concatenate([np.zeros((1, 50)), 0.1 * rng.normal(size=(2, 50))])
+        found.append(fit_path(NoLearning(with_counts(world, walk, states, rng, 5))).variances.start)
+    # 200 first states, each seen through fifteen actions.
+    assert np.mean(found) == pytest.approx(0.8, rel=0.35)
+
+
+def test_the_reported_scale_is_the_one_the_covariance_belongs_to() -> None:
+    # Features so small that the actions tell nothing in time: the posterior is the prior.
+    world = watched(SoftPolicyIteration(0.5)).with_features(1e-4 * np.eye(3))
+    for rounds in (2, 3, 4):
+        fit = fit_path(SoftPolicyLearner(world), max_rounds=rounds)
+        prior = fit.variances.scale * np.eye(3)
+        np.testing.assert_allclose(fit.covariance, prior, atol=0.2 * fit.variances.scale)
+
+
 @pytest.mark.parametrize("kind", DIFFERENTIABLE, ids=lambda k: k.__name__)
 def test_weights_are_recovered_as_exactly_as_claimed(kind: type[LearnerModel]) -> None:
     # Actions drawn from the model itself in a known world: squared errors over the claimed
@@ -440,6 +471,19 @@ def test_the_fitted_scale_follows_the_size_of_the_weights() -> None:
     assert larger.scale == pytest.approx(100 * base.scale, rel=1e-8)
     weights = np.linalg.solve(information, linear)
     assert 0.3 < base.scale / (weights @ weights / 2) < 10
+
+
+def test_well_determined_weights_are_drawn_from_their_likelihood() -> None:
+    # Three weights: in the plane the axes may happen to be their own transpose.
+    root = np.random.default_rng(7).normal(size=(3, 3))
+    information = 1e3 * (root @ root.T + np.eye(3))
+    weights = np.array([1.0, -2.0, 0.5])
+    found = weight_posterior(*given_scale(information, information @ weights, 3.0), 3.0)
+    np.testing.assert_allclose(found.mean, weights, atol=1e-3)
+    draws = found.draw(40_000, np.random.default_rng(8))
+    np.testing.assert_allclose(draws.mean(axis=0), weights, atol=2e-3)
+    covariance = np.linalg.inv(information)
+    np.testing.assert_allclose(np.cov(draws.T), covariance, atol=0.03 * np.trace(covariance))
 
 
 def test_draws_come_from_the_generator() -> None:
@@ -547,6 +591,34 @@ def test_another_orthogonal_basis_turns_the_weights_and_nothing_else() -> None:
     np.testing.assert_allclose(basis @ turned.weights, plain.weights, atol=1e-5)
     np.testing.assert_allclose(basis @ turned.covariance @ basis.T, plain.covariance, atol=1e-5)
     assert turned.evidence == pytest.approx(plain.evidence, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", LEARNERS, ids=lambda k: k.__name__)
+@pytest.mark.parametrize("unit", [1e-4, 1e4])
+def test_units_of_the_features_do_not_matter(kind: type[LearnerModel], unit: float) -> None:
+    # The scale of the weights is found from the data; nothing else may know their units.
+    world = watched(LEARNERS[kind][0])
+    plain = fit_path(kind(world), max_rounds=40)
+    scaled = fit_path(kind(world.with_features(unit * np.eye(3))), max_rounds=40)
+    assert scaled.evidence == pytest.approx(plain.evidence, abs=0.3)
+    deviation = np.sqrt(np.diagonal(plain.covariance))
+    assert (np.abs(unit * scaled.weights - plain.weights) < 0.2 * deviation).all()
+    found = unit * np.sqrt(np.diagonal(scaled.covariance))
+    np.testing.assert_allclose(found, deviation, rtol=0.1)
+
+
+def test_known_rates_give_the_weights_themselves() -> None:
+    rng = np.random.default_rng(9)
+    mdp = random_mdp(rng, n_states=4, n_actions=3, n_features=2, gamma=0.8)
+    rates = np.array([4.0, 1.0, 3.0, 0.5, 2.0, 5.0])
+    world = known_world(mdp, np.ones((7, 4, 3)), rng=rng)
+    weights = np.array([0.5, -0.4])
+    states = path(GradientLearner(world, rates), np.append(weights, 0.0), 6, 1e-4, rng)
+    world = with_counts(world, GradientLearner(world), states, rng, 400)
+    informed, ignorant = (fit_path(GradientLearner(world, r)) for r in (rates, None))
+    error = informed.weights - weights
+    assert error @ np.linalg.solve(informed.covariance, error) < 9.2  # 99 % of chi-square, 2
+    assert informed.evidence > ignorant.evidence + 3
 
 
 def test_a_fit_continues_where_another_ended() -> None:

@@ -238,6 +238,34 @@ def test_rates_fade_as_the_schedules_do(
     assert np.abs(step[0]).max() > 1e-2
 
 
+@pytest.mark.parametrize("kind", FADING)
+def test_known_rates_multiply_the_steps(kind: type[LearnerModel]) -> None:
+    world, rates = known_world(small()), np.array([2.0, 0.1, 0.7, 3.0])
+    plain, known = kind(world), kind(world, rates)
+    states, parameters = point(plain, 17)
+    parameters[-1] = 0.0
+    step = plain.following(states, parameters) - states
+    found = known.predict(states, parameters)
+    np.testing.assert_allclose(found.following - states, rates[:, None] * step, atol=1e-12)
+    by_state = differences(lambda s: known.following(s, parameters), states)
+    np.testing.assert_allclose(found.transition, by_state, atol=1e-7)
+    by_parameter = differences(lambda p: known.following(states, p), parameters)
+    np.testing.assert_allclose(found.design, by_parameter, atol=1e-7)
+    # Nothing is left for a decay to explain.
+    assert known.nuisance_mean[0] == 0.0
+    assert known.nuisance_variance[0] < 1e-6 * plain.nuisance_variance[0]
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_known_states_change_nothing_but_what_is_not_needed(kind: type[LearnerModel]) -> None:
+    model = kind(known_world(small()))
+    states, parameters = point(model, 18)
+    full = model.predict(states, parameters)
+    brief = model.predict(states, parameters, states_known=True)
+    for name in ("following", "design", "shape"):
+        np.testing.assert_array_equal(getattr(brief, name), getattr(full, name))
+
+
 def test_gradient_of_a_terminating_world_is_that_of_its_absorbing_twin() -> None:
     mdp, world = terminating()
     model = GradientLearner(world)
@@ -280,6 +308,17 @@ def test_the_analytic_noise_is_the_information_where_every_step_counts_alike() -
                 np.diag(p) - np.outer(p, p)
             )
         np.testing.assert_allclose(shape[t], expected, atol=2.5e-3)
+
+
+def test_later_actions_add_less_noise() -> None:
+    # State 0 first, state 1 second and last, gamma = 1/2: an action is scored with what is still
+    # to come, 1 + 1/2 against 1/2 in units of one time, so its noise counts with 1/9.
+    transitions = np.zeros((2, 2, 2))
+    transitions[:, :, 1] = 1.0
+    mdp = TabularMDP(transitions, np.ones((2, 2, 1)), np.array([1.0, 0.0]), gamma=0.5)
+    model = GradientLearner(replace(known_world(mdp), horizon=2))
+    shape = model.predict(np.zeros((1, 2)), np.zeros(2)).shape[0]
+    assert shape[1, 1] / shape[0, 0] == pytest.approx(1 / 9, rel=0.02)
 
 
 def test_the_empirical_noise_is_the_covariance_of_single_episode_gradients() -> None:

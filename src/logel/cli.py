@@ -201,7 +201,10 @@ def infer(
 def reproduce(
     study: Annotated[
         str,
-        typer.Argument(help="gridworld-known, gridworld-learners, gridworld-curves or gridworld."),
+        typer.Argument(
+            help="gridworld (-known, -learners, -curves) or accuracy (-random, -known, -null, "
+            "-worlds, -bound)."
+        ),
     ],
     runs: Annotated[int, typer.Option(help="Number of seeds.")] = 20,
     seed: Annotated[int, typer.Option(help="The first seed.")] = 0,

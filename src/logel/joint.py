@@ -237,7 +237,9 @@ def _smooth(
         mean, spread = filtered[t]
         ahead_mean, ahead_spread = predicted[t + 1]
         later_mean, later_spread = smoothed[-1]
-        root = np.linalg.cholesky(ahead_spread + 1e-10 * np.eye(n))
+        # Relative to each variance, so that the units of the weights do not matter.
+        jitter = np.diag(1e-10 * np.diagonal(ahead_spread))
+        root = np.linalg.cholesky(ahead_spread + jitter)
         both = np.concatenate([moves[t] @ spread, np.eye(n)[:, :d]], axis=1)
         both = cho_solve((root, True), both, overwrite_b=True, check_finite=False)
         gain, inverse = both[:, :n].T, both[:, n:]

@@ -25,9 +25,24 @@ def test_every_study_writes_table_figure_and_claims(tmp_path: Path) -> None:
         table = pd.read_csv(folder / "table.csv")
         assert table.seed.nunique() == 2
         assert json.loads((folder / "claims.json").read_text())
+        assert "**" in (folder / "summary.md").read_text()
         assert json.loads((folder / "made-by.json").read_text())["options"]["runs"] == 2
         assert (folder / f"{study.name}.png").read_bytes()[:4] == b"\x89PNG"
         assert "<svg" in (folder / f"{study.name}.svg").read_text()
+
+
+def test_learning_curves_rise_towards_the_optimum_and_not_beyond(tmp_path: Path) -> None:
+    result = reproduce(
+        STUDIES["gridworld-curves"], StudyOptions(runs=3), out=tmp_path, jobs=1, progress=False
+    )
+    table = pd.DataFrame([dict(row) for row in result.run.rows])
+    assert table.best_value.unique() == pytest.approx([3.189], abs=1e-3)
+    assert (table.value <= table.best_value + 1e-9).all()
+    for _, rows in table.groupby("learner"):
+        mean = rows.groupby("stage")["return"].mean()
+        # Twenty steps at random earn -16.1 on average.
+        assert mean[0] == pytest.approx(-16.1, abs=1.5)
+        assert mean.iloc[-3:].mean() > mean.iloc[:3].mean() + 3
 
 
 def test_observers_watch_the_same_learner() -> None:

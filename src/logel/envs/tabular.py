@@ -320,24 +320,29 @@ def optimal_policy_finite(
     return policies, values
 
 
-def relative_regret(
-    mdp: TabularMDP, recovered_weights: ArrayLike, *, true_weights: ArrayLike
-) -> float:
-    """What acting on the recovered weights costs, as a fraction of what there is to lose.
+def policy_regret(mdp: TabularMDP, policy: ArrayLike, *, true_weights: ArrayLike) -> float:
+    """What following a policy costs, as a fraction of what there is to lose.
 
-    (best value - value of the policy optimal for the recovered weights) / (best value - value of
-    the uniform policy), all three under the true weights, from the initial distribution, over the
-    infinite horizon. 0 is as good as knowing the reward, 1 no better than acting at random, and
-    more than 1 worse than that. Where the true reward leaves nothing to lose the regret is 0.
+    (best value - the policy's value) / (best value - value of the uniform policy), all three under
+    the true weights, from the initial distribution, over the infinite horizon. 0 is as good as
+    knowing the reward, 1 no better than acting at random, and more than 1 worse than that. Where
+    the true reward leaves nothing to lose the regret is 0.
     """
     best = float(mdp.initial @ optimal_policy(mdp, true_weights)[1])
     at_random = start_value(mdp, uniform_policy(mdp), weights=true_weights)
-    chosen, _ = optimal_policy(mdp, recovered_weights)
     if best - at_random <= _tie_tolerance(mdp, _rewards(mdp, true_weights)):
         return 0.0
     # Two solves of the same best policy may differ in the last digit.
-    loss = max(best - start_value(mdp, chosen, weights=true_weights), 0.0)
+    loss = max(best - start_value(mdp, policy, weights=true_weights), 0.0)
     return loss / (best - at_random)
+
+
+def relative_regret(
+    mdp: TabularMDP, recovered_weights: ArrayLike, *, true_weights: ArrayLike
+) -> float:
+    """Regret of the policy that is optimal for the recovered weights; see `policy_regret`."""
+    chosen, _ = optimal_policy(mdp, recovered_weights)
+    return policy_regret(mdp, chosen, true_weights=true_weights)
 
 
 def random_mdp(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from logel.errors import MissingExtraError, OptionError
 from logel.experiments.claims import Claim, write_claims
 from logel.experiments.runner import Backend, StudyRun, Task, TaskFunction, run_tasks, write_table
+from logel.experiments.summary import markdown_claims, markdown_table
 from logel.files import package_versions, write_atomically
 
 try:
@@ -18,7 +19,7 @@ try:
 except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtraError("pandas", "report") from None
 
-from logel.experiments import gridworld
+from logel.experiments import accuracy, gridworld
 from logel.report import study_figures
 from logel.report.plots import save_figure
 
@@ -99,9 +100,57 @@ STUDIES = {
             gridworld.curves_claims,
             study_figures.curves_figure,
         ),
+        Study(
+            "accuracy-random",
+            accuracy.random_tasks,
+            accuracy.run_random,
+            accuracy.random_claims,
+            lambda table: study_figures.case_bars(
+                table,
+                ["learner", "steps"],
+                {"regret": "relative regret", "error": "direction error", "coverage": "coverage"},
+            ),
+        ),
+        Study(
+            "accuracy-known",
+            accuracy.known_tasks,
+            accuracy.run_known,
+            accuracy.known_claims,
+            study_figures.accuracy_known_figure,
+        ),
+        Study(
+            "accuracy-null",
+            accuracy.null_tasks,
+            accuracy.run_null,
+            accuracy.null_claims,
+            lambda table: study_figures.case_bars(
+                table, ["step"], {"significant": "weights called significant"}
+            ),
+        ),
+        Study(
+            "accuracy-worlds",
+            accuracy.worlds_tasks,
+            accuracy.run_worlds,
+            accuracy.worlds_claims,
+            lambda table: study_figures.case_bars(
+                table,
+                ["world", "learner"],
+                {"regret": "relative regret", "error": "direction error", "coverage": "coverage"},
+            ),
+        ),
+        Study(
+            "accuracy-bound",
+            accuracy.bound_tasks,
+            accuracy.run_bound,
+            accuracy.bound_claims,
+            lambda table: study_figures.case_bars(table, ["steps"], {"error": "direction error"}),
+        ),
     )
 }
-GROUPS = {"gridworld": ("gridworld-known", "gridworld-learners", "gridworld-curves")}
+GROUPS = {
+    "gridworld": ("gridworld-known", "gridworld-learners", "gridworld-curves"),
+    "accuracy": tuple(name for name in STUDIES if name.startswith("accuracy-")),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +209,8 @@ def reproduce(
     claims = study.claims(table)
     write_table(run.rows, folder / "table.csv")
     write_claims(claims, folder / "claims.json")
+    summary = f"{markdown_claims(claims)}\n{markdown_table(table)}"
+    write_atomically(folder / "summary.md", summary.encode())
     made = {"study": study.name, "options": asdict(options), "packages": package_versions()}
     write_atomically(folder / "made-by.json", (json.dumps(made, indent=1) + "\n").encode())
     figure = study.figure(table)

@@ -18,6 +18,7 @@ from scipy.special import logsumexp, softmax
 
 from logel.envs.tabular import (
     TabularMDP,
+    action_values,
     feature_jacobian,
     sample_episodes,
     softmax_policy,
@@ -189,6 +190,35 @@ class SoftValueIteration:
         while True:
             yield Snapshot(softmax(values, axis=1))
             values = rewards + mdp.gamma * mdp.transitions @ logsumexp(values, axis=1)
+
+
+@dataclass(frozen=True)
+class NaturalGradientAscent:
+    """Exact natural gradient: log-probabilities move by the learning rate times the advantage."""
+
+    learning_rate: float = 0.1
+
+    def run(self, mdp: TabularMDP, weights: Float, rng: np.random.Generator) -> Iterator[Snapshot]:
+        """Yield the learner's policy before learning and after every update, without end."""
+        logits = np.zeros((mdp.n_states, mdp.n_actions))
+        while True:
+            policy = softmax(logits, axis=1)
+            yield Snapshot(policy, self.learning_rate)
+            logits = logits + self.learning_rate * action_values(mdp, policy, weights=weights)
+
+
+@dataclass(frozen=True)
+class RandomWalk:
+    """Learns nothing: its logits drift at random. What an observer must not mistake for a will."""
+
+    step: float = 0.2
+
+    def run(self, mdp: TabularMDP, weights: Float, rng: np.random.Generator) -> Iterator[Snapshot]:
+        """Yield the learner's policy before learning and after every update, without end."""
+        logits = np.zeros((mdp.n_states, mdp.n_actions))
+        while True:
+            yield Snapshot(softmax(logits, axis=1))
+            logits = logits + self.step * rng.standard_normal(logits.shape)
 
 
 LEARNERS: dict[str, type[TabularLearner]] = {

@@ -123,3 +123,44 @@ def curves_figure(table: pd.DataFrame) -> Figure:
     note = f"{table.seed.nunique()} runs, mean and 98% band; dotted: the optimum"
     _legend(figure, panels[0], note)
     return figure
+
+
+def case_bars(table: pd.DataFrame, cases: list[str], measures: dict[str, str]) -> Figure:
+    """Bars per case and observer, one panel per measure, with 98% intervals."""
+    figure = new_figure(11, 3.6)
+    panels = figure.subplots(1, len(measures), squeeze=False)[0]
+    labels = table[cases].astype(str).agg(", ".join, axis=1)
+    names = list(dict.fromkeys(labels))
+    observers = [name for name in COLOURS if name in set(table.observer)]
+    width = 0.8 / len(observers)
+    for axes, (measure, label) in zip(panels, measures.items(), strict=True):
+        for k, observer in enumerate(observers):
+            chosen = table.observer == observer
+            stats = np.array(
+                [mean_interval(table.loc[chosen & (labels == n), measure].dropna()) for n in names]
+            )
+            if not np.isfinite(stats[:, 0]).any():
+                continue
+            at = np.arange(len(names)) + (k - (len(observers) - 1) / 2) * width
+            axes.bar(at, stats[:, 0], width, color=COLOURS[observer], label=LABELS[observer])
+            reach = np.nan_to_num(np.abs(stats[:, 1:].T - stats[:, 0]), posinf=0.0)
+            axes.errorbar(at, stats[:, 0], yerr=reach, fmt="none", ecolor="black", capsize=2)
+        axes.set_xticks(np.arange(len(names)), names, rotation=30, ha="right")
+        tidy(axes, title=label)
+    _legend(figure, panels[0], f"{table.seed.nunique()} runs, mean and 98% interval")
+    return figure
+
+
+def accuracy_known_figure(table: pd.DataFrame) -> Figure:
+    """Direction error against the number of stages, exact and sampled gradients."""
+    figure = new_figure(8, 3.6)
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (gradient, part) in zip(panels, table.groupby("gradient", sort=True), strict=True):
+        for observer, rows in part.groupby("observer", sort=False):
+            name = str(observer)
+            band(axes, rows, "steps", "error", color=COLOURS[name], label=LABELS[name])
+        axes.set_xscale("log")
+        axes.set_ylim(0, 1.6)
+        tidy(axes, title=f"{gradient} gradients", x="steps watched", y="direction error")
+    _legend(figure, panels[0], f"{table.seed.nunique()} runs, mean and 98% band")
+    return figure
