@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from logel.cli import main
 from logel.estimate import RewardEstimate
@@ -177,3 +178,15 @@ def test_own_map_and_weights(tmp_path: Path) -> None:
     done = logel("record", "gridworld", tmp_path / "h", "--steps", 1, *arguments)
     assert done.returncode == 0, done.stderr
     assert LearningHistory.load(tmp_path / "h").metadata["n_states"] == 9
+
+
+def test_no_folder_for_the_answer_is_said_before_the_work(recorded: Path, tmp_path: Path) -> None:
+    done = logel("infer", recorded, "--out", tmp_path / "nowhere" / "estimate.json")
+    assert done.returncode == 2 and "no folder" in done.stderr
+
+
+def test_a_missing_accelerator_is_one_sentence(recorded: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    done = logel("infer", recorded, "--device", "cuda")
+    assert done.returncode == 2 and "no CUDA device" in done.stderr

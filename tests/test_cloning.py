@@ -338,3 +338,14 @@ def test_too_few_iterations_are_admitted() -> None:
         config = CloneConfig(max_iterations=1, holdout=0)
         start = 0.1 * rng.normal(size=policy.n_parameters)
         assert not clone_stage(stage, policy, config, start=start, rng=rng).converged
+
+
+def test_offsets_in_the_features_cost_no_digits() -> None:
+    rng = np.random.default_rng(0)
+    x = np.stack([np.ones(500), 1e6 + rng.standard_normal(500)], axis=1)
+    y = x @ np.array([-7e5, 0.7]) + 0.1 * rng.standard_normal(500)
+    stage = Stage(x, y[:, None], np.array([500]), np.array([False]))
+    policy = LinearGaussian(n_features=2, action_dim=1, sigma=0.1)
+    config = CloneConfig(prior_strength=0.0, holdout=0.0)
+    found = clone([stage], policy, config).parameters[0]
+    np.testing.assert_allclose(found, np.linalg.lstsq(x, y, rcond=None)[0], rtol=1e-6)

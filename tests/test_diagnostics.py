@@ -185,3 +185,26 @@ def test_direction_errors(scale: float, seed: int) -> None:
     gauge = Gauge(tuple("abcd"), np.full((1, 4), 0.5), "", np.zeros((0, 4)))
     assert direction_error(one + 7, one, gauge) == pytest.approx(0, abs=1e-7)
     assert direction_error(np.zeros(4), one) == pytest.approx(np.sqrt(2))
+
+
+def test_large_offsets_are_not_constants_and_constants_of_any_size_are() -> None:
+    rng = np.random.default_rng(0)
+    n = 400
+    stage = Stage(
+        observations=np.zeros(n, dtype=int),
+        actions=np.zeros(n, dtype=int),
+        lengths=np.array([n]),
+        terminated=np.array([False]),
+        features=np.stack(
+            [1e7 + rng.standard_normal(n), np.full(n, 1.0), np.full(n, 1e10)], axis=1
+        ),
+    )
+    moments = FeatureMoments()
+    moments.add(stage)
+    directions, _ = moments.constant_directions()
+    np.testing.assert_allclose(directions.T @ directions, np.diag([0, 1, 1]), atol=1e-12)
+
+
+def test_a_step_without_movement_has_no_share_explained() -> None:
+    fit = explain(np.array([[0.0, 0.0], [1.0, 0.0]]), np.ones((2, 2, 1)), np.ones(1), np.ones(2))
+    assert np.isnan(fit.explained[0]) and np.isfinite(fit.explained[1])

@@ -249,3 +249,29 @@ def test_loading_names_the_file(tmp_path: Path) -> None:
         file.truncate(2**29)
     with pytest.raises(FormatError, match="larger than any estimate"):
         RewardEstimate.load(tmp_path / "huge.json")
+
+
+def test_an_interval_can_contain_a_reward_of_a_single_feature() -> None:
+    rng = np.random.default_rng(0)
+    draws = np.array([1.0, 0.02]) + 0.05 * rng.standard_normal((2000, 2))
+    draws /= np.linalg.norm(draws, axis=1, keepdims=True)
+    weights = draws.mean(axis=0) / np.linalg.norm(draws.mean(axis=0))
+    estimate = replace(
+        example(), weights=weights, feature_names=("a", "b"), draws=draws, scale="unit norm"
+    )
+    ends = estimate.interval(0.95)
+    assert ends[0, 0] < 1.0 and ends[0, 1] == 1.0
+    assert ends[1, 0] < 0 < ends[1, 1] < 0.5
+    assert estimate.probability_positive()[0] == 1.0
+
+
+def test_certain_weights_have_certain_signs() -> None:
+    estimate = replace(
+        example(),
+        weights=np.array([-8.0, 0.0, 1.0])[: len(example().weights)],
+        covariance=np.zeros((len(example().weights),) * 2),
+        draws=None,
+    )
+    np.testing.assert_array_equal(
+        estimate.probability_positive(), [0.0, 0.5, 1.0][: len(estimate.weights)]
+    )

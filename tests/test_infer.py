@@ -15,7 +15,7 @@ from logel.errors import HistoryError, IdentificationError, OptionError, PolicyE
 from logel.features import FunctionFeatures, OneHotAreas
 from logel.history import Episode, Stage
 from logel.infer import METHODS
-from logel.learners.tabular import GPOMDPLearner, SoftValueIteration, observe
+from logel.learners.tabular import GPOMDPLearner, RandomWalk, SoftValueIteration, observe
 from logel.policies import LinearSoftmax, MLPCategorical, TabularSoftmax
 from logel.solve import Status
 
@@ -81,7 +81,8 @@ def test_named_methods_run_and_report(method: str, known: bool) -> None:
     assert method in estimate.method and estimate.config["gamma"] == 0.9
     assert (estimate.held_out is None) == (known or method == "joint")
     assert ("known parameters" in estimate.method) == known
-    assert np.isfinite(estimate.interval()).all()
+    # Few-step cloning has no noise we could tell.
+    assert np.isfinite(estimate.interval()).all() == (known or method != "authors")
     # Joint fits trace the evidence, which moves with the variances.
     assert method == "joint" or (np.diff(estimate.objective_trace) <= 1e-9).all()
     assert RewardEstimate.from_json(estimate.to_json()).summary() == estimate.summary()
@@ -338,3 +339,54 @@ def test_value_learners_can_be_watched() -> None:
     history = observe(MDP, SoftValueIteration(), weights=TRUTH, n_steps=3, n_episodes=200, seed=0)
     estimate = infer_reward(history, POLICY, gamma=0.9, method="default")
     assert np.isfinite(estimate.weights).all()
+
+
+# --- what must not be mistaken for a reward -------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("fading", [False, True])
+def test_a_random_walk_is_not_explained(known: bool, fading: bool) -> None:
+    warned = 0
+    for seed in range(4):
+        history = observe(
+            MDP,
+            RandomWalk(fading=fading),
+            weights=np.zeros(5),
+            n_steps=6,
+            n_episodes=30,
+            seed=seed,
+            parameters=known,
+        )
+        estimate = infer_reward(history, POLICY, gamma=0.9)
+        warned += estimate.status is Status.UNEXPLAINED
+    assert warned >= 3
+
+
+def test_identical_stages_are_refused() -> None:
+    stage = watched(n_steps=1)[0]
+    with pytest.raises(IdentificationError, match="does not move"):
+        infer_reward(LearningHistory.from_stages([stage, stage]), POLICY, gamma=0.9)
+
+
+def test_weights_that_vanish_are_not_called_solved() -> None:
+    # Movement straight against the only feature's gradient leaves nothing for a non-negative one.
+    policy = TabularSoftmax(n_states=1, n_actions=2)
+    rng = np.random.default_rng(0)
+    stages = []
+    for t in range(3):
+        actions = rng.integers(2, size=200)
+        stages.append(
+            Stage(
+                observations=np.zeros(200, dtype=int),
+                actions=actions,
+                lengths=np.ones(200, dtype=int),
+                terminated=np.ones(200, dtype=bool),
+                features=(actions == 0).astype(float)[:, None],
+                parameters=np.array([-float(t)]),
+            )
+        )
+    history = LearningHistory.from_stages(stages)
+    method = Method(nonnegative=True, shared_rate=True)
+    estimate = infer_reward(history, policy, gamma=0.9, method=method)
+    assert not estimate.weights.any() and estimate.status is Status.UNEXPLAINED

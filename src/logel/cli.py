@@ -40,6 +40,9 @@ def main() -> None:
     except LogelError as error:
         Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {_escape(str(error))}")
         sys.exit(2)
+    except OSError as error:
+        Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {_escape(str(error))}")
+        sys.exit(2)
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted: nothing half-written is left behind")
         sys.exit(130)
@@ -176,6 +179,8 @@ def infer(
     """Recover reward weights from a recorded history."""
     from logel.history import LearningHistory
 
+    if out is not None and not out.parent.is_dir():
+        raise OptionError(f"cannot save the estimate: there is no folder {out.parent}")
     loaded = LearningHistory.load(history)
     discount = loaded.metadata.get("gamma") if gamma is None else gamma
     if not isinstance(discount, int | float):
@@ -277,6 +282,7 @@ def choose_policy(history: LearningHistory, family: str, *, device: str = "cpu")
     `auto` takes tables for discrete observations and networks otherwise.
     """
     import numpy as np
+    import torch
 
     from logel.policies import (
         LinearGaussian,
@@ -286,6 +292,8 @@ def choose_policy(history: LearningHistory, family: str, *, device: str = "cpu")
         TabularSoftmax,
     )
 
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise OptionError("there is no CUDA device here: leave out --device")
     if family not in ("auto", "tabular", "linear", "mlp"):
         raise OptionError(f"unknown policy family {family!r}: auto, tabular, linear or mlp")
     signature = history.signature

@@ -43,8 +43,10 @@ class CloneConfig:
 
     Attributes:
         method: See `CloneMethod`.
-        prior_strength: Precision of the Gaussian prior on every parameter, in units of
-            information: 1 weighs as much as the data that would pin a parameter to +-1.
+        prior_strength: Precision of the Gaussian prior on every parameter (but the fitted
+            log-deviations of LinearGaussian), in units of information: 1 weighs as much as the
+            data that would pin a parameter to +-1. It depends on the units of observations:
+            bring them to about unit size.
         prior_centre: "zero", or "previous" for the preceding stage's estimate.
         holdout: Share of the episodes set aside to score the fit (the parameters returned are
             fitted on all of them); 0 to skip.
@@ -248,15 +250,16 @@ def _least_squares(
     shape = (policy.n_features, policy.action_dim)
     theta, strength = start.copy(), config.prior_strength
     middle = centre[: policy.n_mean_parameters].reshape(shape)
-    gram, cross = x.T @ x, x.T @ y
+    identity, width = np.eye(policy.n_features), policy.n_features
     for iteration in range(1, config.max_iterations + 1):
         variance = np.exp(2 * policy.log_std(policy.tensor(theta)).cpu().numpy())
-        columns = [
-            np.linalg.lstsq(
-                gram + strength * v * np.eye(len(gram)), c + strength * v * z, rcond=None
-            )[0]
-            for v, c, z in zip(variance, cross.T, middle.T, strict=True)
-        ]
+        columns = []
+        for v, target, z in zip(variance, y.T, middle.T, strict=True):
+            # The prior as rows of data: no normal equations, so offsets in x cost no digits.
+            root = np.sqrt(strength * v)
+            matrix = np.concatenate([x, root * identity]) if root > 0 else x
+            target = np.concatenate([target, root * z]) if root > 0 else target
+            columns.append(np.linalg.lstsq(matrix, target, rcond=None)[0][:width])
         linear = np.stack(columns, axis=1)
         if policy.sigma is not None:
             return linear.reshape(-1), True, iteration

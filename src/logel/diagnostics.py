@@ -106,9 +106,11 @@ class FeatureMoments:
         self.any_terminated |= bool(stage.terminated.any())
 
     def ranges(self) -> Float:
-        """Range of every feature, shape (q,); one where it is constant."""
+        """Range of every feature, shape (q,); its size where it is constant."""
         assert self.low is not None and self.high is not None
-        return np.where(self.high > self.low, self.high - self.low, 1.0)
+        largest = np.maximum(np.abs(self.low), np.abs(self.high))
+        constant = np.where(largest > 0, largest, 1.0)
+        return np.where(self.high > self.low, self.high - self.low, constant)
 
     def constant_directions(self) -> tuple[Float, str]:
         """Directions whose feature never varies (rows), and the reason in words.
@@ -122,11 +124,18 @@ class FeatureMoments:
         if self.any_terminated:
             moment = self.scatter + self.count * np.outer(self.mean, self.mean)
             reason = "it is zero along every trajectory"
-        scale = np.sqrt(np.diagonal(moment) / self.count + self.mean**2)
-        scale = np.where(scale > 0, scale, 1.0)
-        values, vectors = np.linalg.eigh(moment / self.count / np.outer(scale, scale))
-        null = vectors[:, values <= 1e-12 * max(len(values), values.max(initial=0.0))]
-        return _orthonormal_rows((null / scale[:, None]).T), reason
+        spread = np.sqrt(np.diagonal(moment) / self.count)
+        # Features that are constant by themselves come first: whatever their size, each is a
+        # direction of its own. The rest are compared in units of their spread.
+        silent = spread <= 1e-9 * (0.0 if self.any_terminated else np.abs(self.mean))
+        alone = np.eye(len(spread))[silent]
+        scale = np.where(silent, 1.0, spread)
+        together = moment / self.count / np.outer(scale, scale)
+        values, vectors = np.linalg.eigh(together[np.ix_(~silent, ~silent)])
+        null = np.zeros((int((values <= 1e-12 * len(spread)).sum()), len(spread)))
+        null[:, ~silent] = (vectors[:, : len(null)] / scale[~silent, None]).T
+        null /= np.maximum(np.linalg.norm(null, axis=1, keepdims=True), np.finfo(float).tiny)
+        return _orthonormal_rows(np.concatenate([alone, null])), reason
 
 
 def find_gauge(
@@ -161,8 +170,9 @@ def _noise_directions(
         silent = np.flatnonzero(scale == 0)
         return basis[:, silent].T
     size, noise = size / np.outer(scale, scale), noise / np.outer(scale, scale)
-    ratio, vectors = np.linalg.eigh(_whitened(size, noise)[0])
-    vectors = _whitened(size, noise)[1] @ vectors / scale[:, None]
+    relative, back = _whitened(size, noise)
+    ratio, vectors = np.linalg.eigh(relative)
+    vectors = back @ vectors / scale[:, None]
     found = []
     for value, vector in zip(ratio, vectors.T, strict=True):
         direction = basis @ vector
@@ -174,7 +184,7 @@ def _noise_directions(
 def _whitened(size: Float, noise: Float) -> tuple[Float, Float]:
     """`size` in coordinates where `noise` is the identity, and the map back."""
     values, vectors = np.linalg.eigh(noise)
-    floor = 1e-12 * max(float(values.max()), np.finfo(float).tiny)
+    floor = 1e-12 * max(float(values.max()), np.finfo(float).eps * float(np.trace(size)))
     back = vectors / np.sqrt(np.maximum(values, floor))
     return back.T @ size @ back, back
 
@@ -207,9 +217,10 @@ class Fit:
     """How well rates and weights explain the movement, step by step.
 
     Attributes:
-        explained: Share of the squared movement explained, shape (m,); can be negative.
+        explained: Share of the squared movement explained, shape (m,); can be negative. NaN for
+            a step without movement.
         cosines: Cosine between movement and prediction, shape (m,).
-        chance: Typical size of the cosine between the movement and a random direction.
+        chance: Typical size of the cosine if the movement were random, fitted as it was.
     """
 
     explained: Float
@@ -217,16 +228,21 @@ class Fit:
     chance: float
 
 
-def explain(delta: Float, design: Float, weights: Float, learning_rates: Float) -> Fit:
-    """Compare movements (m, d) with their predictions."""
+def explain(
+    delta: Float, design: Float, weights: Float, learning_rates: Float, *, fitted: int = 0
+) -> Fit:
+    """Compare movements (m, d) with their predictions, in which `fitted` weights were fitted."""
+    m, d = delta.shape
     predicted = learning_rates[:, None] * (design @ weights)
     moved = (delta**2).sum(axis=1)
     size = np.sqrt(moved * (predicted**2).sum(axis=1))
     residual = ((delta - predicted) ** 2).sum(axis=1)
     return Fit(
-        explained=1 - residual / np.where(moved > 0, moved, np.inf),
+        explained=np.where(moved > 0, 1 - residual / np.where(moved > 0, moved, 1.0), np.nan),
         cosines=(delta * predicted).sum(axis=1) / np.where(size > 0, size, np.inf),
-        chance=float(1 / np.sqrt(delta.shape[1])),
+        # A random direction has mean squared cosine 1 / d; fitting q weights to m steps adds the
+        # q / m directions per step that they can follow.
+        chance=float(np.sqrt(min((1 + fitted / m) / d, 1.0))),
     )
 
 

@@ -47,14 +47,14 @@ class RewardEstimate:
         config: Every choice, as plain values.
         objective_trace: Objective after every block update (joint fits: the log evidence after
             every round).
-        rank: Numerical rank of the stacked design.
-        condition: Its condition number.
+        rank: Numerical rank of the stacked design (joint fits: number of identified directions).
+        condition: Its condition number (joint fits: of the weights' posterior, as a design's).
         draws: Posterior draws of the weights, in the same scale, shape (n, q), or None when the
             uncertainty is given by `covariance` alone.
         models: Log evidence of every learner model tried, relative to a random walk; the best
             was used. Empty when the learner model was fixed.
         held_out: Held-out log-likelihood per step of each stage's clone, (m + 1,), or None when
-            the parameters were known.
+            no stage was cloned by itself.
         versions: Packages that made the estimate.
     """
 
@@ -95,12 +95,27 @@ class RewardEstimate:
         if not 0 < level < 1:
             raise OptionError(f"a confidence level lies between 0 and 1, but is {level}")
         if self.draws is not None:
-            ends = np.quantile(self.draws, [0.5 - level / 2, 0.5 + level / 2], axis=0)
-            return np.asarray(ends.T)
+            ends = np.quantile(self.draws, [0.5 - level / 2, 0.5 + level / 2], axis=0).T
+            return self._with_poles(ends, level) if self.scale == "unit norm" else ends
         if self.covariance is None:
             return np.full((len(self.weights), 2), np.nan)
         reach = scipy.stats.t.ppf(0.5 + level / 2, self.degrees_of_freedom) * self.standard_errors
         return np.stack([self.weights - reach, self.weights + reach], axis=1)
+
+    def _with_poles(self, ends: Float, level: float) -> Float:
+        """Extend intervals to +-1 where the cone of likely directions contains that axis.
+
+        A unit vector's largest component can only be overestimated by its draws; quantiles alone
+        would never contain a reward that is a single feature.
+        """
+        assert self.draws is not None
+        if not np.linalg.norm(self.weights) > 0:
+            return ends
+        reach = float(np.quantile(self.draws @ self.weights, 1 - level))
+        ends = ends.copy()
+        ends[self.weights >= max(reach, 0.0), 1] = 1.0
+        ends[-self.weights >= max(reach, 0.0), 0] = -1.0
+        return ends
 
     def probability_positive(self) -> Float:
         """Probability that each weight is positive, shape (q,); NaN when unknown."""
@@ -109,7 +124,8 @@ class RewardEstimate:
         errors = self.standard_errors
         safe = np.where(errors > 0, errors, 1.0)
         below = scipy.stats.t.cdf(self.weights / safe, max(self.degrees_of_freedom, 1))
-        return np.asarray(np.where(np.isnan(errors), np.nan, np.where(errors > 0, below, 0.5)))
+        certain = (1 + np.sign(self.weights)) / 2
+        return np.asarray(np.where(np.isnan(errors), np.nan, np.where(errors > 0, below, certain)))
 
     def summary(self, level: float = 0.95) -> str:
         """A table to paste into a notebook, with notes where the answer needs care."""
@@ -130,8 +146,8 @@ class RewardEstimate:
             "",
             f"status: {self.status.value}",
             f"rank {self.rank} of {len(self.weights)}, condition number {self.condition:.3g}",
-            f"explained movement: median {np.median(fit.explained):.3f} of the squared steps",
-            f"cosine of movement and prediction: median {np.median(fit.cosines):.3f} "
+            f"explained movement: median {np.nanmedian(fit.explained):.3f} of the squared steps",
+            f"cosine of movement and prediction: median {np.nanmedian(fit.cosines):.3f} "
             f"(chance level {fit.chance:.3f})",
         ]
         if self.held_out is not None and np.isfinite(self.held_out).any():

@@ -138,9 +138,11 @@ class Concatenate:
 
 def feature_names(history: LearningHistory, features: Any, n_features: int) -> tuple[str, ...]:
     """Names from the callable, else from the history, else numbered."""
-    names = getattr(features, "names", None) or (
-        history.feature_names if features is None else None
-    )
+    names = getattr(features, "names", None)
+    if names is None and history.feature_names is not None:
+        # A bare callable takes the history's names if they can be its own.
+        fits = features is None or len(history.feature_names) == n_features
+        names = history.feature_names if fits else None
     if names is None:
         return tuple(f"feature {j}" for j in range(n_features))
     if len(names) != n_features:

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from logel.cloning import CloneConfig, ClonedPath, CloneMethod, clone
+from logel.cloning import Clone, CloneConfig, ClonedPath, CloneMethod, clone
 from logel.diagnostics import FeatureMoments, Gauge, explain, find_gauge
 from logel.errors import HistoryError, IdentificationError, LogelError, OptionError
 from logel.estimate import RewardEstimate
 from logel.features import feature_names, featured
-from logel.fisher import ProductFisher
+from logel.fisher import BlockFisher, ProductFisher
 from logel.history import FeatureFunction, LearningHistory
 from logel.infer_joint import LARGEST_JOINT, Progress, check_movement, infer_jointly
 from logel.jacobian import Baseline, Estimator, StageJacobian, stage_jacobian
@@ -62,6 +62,11 @@ class Method:
     def __post_init__(self) -> None:
         object.__setattr__(self, "estimator", Estimator(self.estimator))
         object.__setattr__(self, "baseline", Baseline(self.baseline))
+        if self.ridge < 0 or self.epsilon <= 0 or self.max_iterations < 1 or self.n_groups < 0:
+            raise OptionError(
+                "ridge and n_groups must not be negative, epsilon must be positive and "
+                f"max_iterations at least 1: {self}"
+            )
         if self.metric not in ("identity", "fisher"):
             raise OptionError(f"metric must be 'identity' or 'fisher', but is {self.metric!r}")
 
@@ -96,8 +101,9 @@ def infer_reward(
 ) -> RewardEstimate:
     """Recover the reward weights of a learner from its history.
 
-    Identification: unless the history carries learning rates, the weights are only known up to a
-    positive factor and are returned with unit norm. See `RewardEstimate` for sign and gauge.
+    Identification: unless the history carries learning rates (and the learner model has any), the
+    weights are only known up to a positive factor and are returned with unit norm; `scale` in the
+    estimate says which. See `RewardEstimate` for sign and gauge.
 
     Args:
         history: What was observed, at least two stages.
@@ -160,8 +166,13 @@ def infer_reward(
         again = _solve_identified(delta, design, metric, gauge, rates, chosen, tolerance=1e-8)
         return _normalise(again, known=rates is not None)[0]
 
-    spread = jackknife(parameters, jacobians, path, solve_again) if chosen.n_groups > 2 else None
-    fit = explain(delta, design, weights, rates_found)
+    # Three steps of Adam do not answer to the data as a maximum does: no interval is better than
+    # a wrong one.
+    tellable = path is None or path.config.method is CloneMethod.MLE
+    spread = None
+    if chosen.n_groups > 2 and tellable:
+        spread = jackknife(parameters, jacobians, path, solve_again)
+    fit = explain(delta, design, weights, rates_found, fitted=len(names) - gauge.n)
     return RewardEstimate(
         weights=weights,
         feature_names=names,
@@ -310,6 +321,8 @@ def _normalise(solution: Solution, *, known: bool) -> tuple[Float, Float]:
 
 
 def _status(solution: Solution, gauge: Gauge) -> Status:
+    if not np.any(solution.weights):
+        return Status.UNEXPLAINED
     if solution.status is Status.OK and gauge.n:
         return Status.RANK_DEFICIENT
     return solution.status
@@ -328,14 +341,29 @@ def _notes(
     if path is not None and not all(c.converged for c in path.clones):
         stages = [t for t, c in enumerate(path.clones) if not c.converged]
         notes.append(f"cloning did not converge at stages {stages}: increase max_iterations")
-    if np.median(cosines) < 2 * chance:
+    if np.nanmedian(cosines) < 1.5 * chance and not np.nanmedian(cosines) > 0.9:
         notes.append(
             "the predicted movement is hardly closer to the observed one than a random direction "
             "would be: do not trust these weights"
         )
+    if path is not None and not isinstance(path.clones[0].fisher, BlockFisher):
+        weak = [t for t, c in enumerate(path.clones) if _outweighed(c, path.config)]
+        if weak:
+            notes.append(
+                f"the prior outweighs the data in cloning stages {weak}: rescale the observations "
+                "or lower prior_strength"
+            )
     if no_interval:
-        notes.append("no intervals: they need at least three groups of episodes in every stage")
+        notes.append(
+            "no intervals: they need at least three groups of episodes in every stage, and cloning "
+            "by maximum likelihood"
+        )
     return tuple(notes)
+
+
+def _outweighed(clone: Clone, config: CloneConfig) -> bool:
+    """Whether the prior says more about most parameters than the stage's data."""
+    return bool(np.median(clone.fisher.diagonal()) < config.prior_strength)
 
 
 def _describe(name: str, method: Method, *, known: bool) -> str:

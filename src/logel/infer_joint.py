@@ -24,8 +24,8 @@ Float = npt.NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
 # Number d of parameters beyond which dense D x D filtering takes minutes rather than seconds.
 LARGEST_JOINT = 600
-# Log evidence a model must gain over a random walk before its weights deserve trust: about the
-# odds of twenty to one.
+# Log evidence a reward must gain over none before its weights deserve trust: about the odds of
+# twenty to one.
 _CONVINCING = 3.0
 
 
@@ -76,7 +76,6 @@ def infer_jointly(
         draws = draws - (draws @ gauge.directions.T) @ gauge.directions
         norms = np.linalg.norm(draws, axis=1, keepdims=True)
         draws = draws / (1.0 if keep_scale else np.where(norms > 0, norms, 1.0))
-    best = next(iter(answer.gains.values()))
     return RewardEstimate(
         weights=weights / scale,
         feature_names=names,
@@ -84,7 +83,7 @@ def infer_jointly(
         covariance=None if draws is None else np.cov(draws.T).reshape(len(names), -1),
         degrees_of_freedom=0,
         scale="known learning rates" if keep_scale else "unit norm",
-        status=_status(answer, gauge, best, size),
+        status=_status(answer, gauge, size),
         notes=_notes(history, answer, intervals),
         gauge=gauge,
         fit=answer.fit,
@@ -125,6 +124,7 @@ class _Answer:
     weights: Float
     rates: Float
     gains: Mapping[str, float]
+    reward_gain: float
     fit: Fit
     trace: tuple[float, ...]
     converged: bool
@@ -142,12 +142,18 @@ def _from_trajectories(
 ) -> _Answer:
     """Path, weights and learner model together."""
     world = pool_world(watched, watched.policy, gamma=gamma).with_features(basis)
+    if (world.counts == world.counts[0]).all():
+        raise IdentificationError(
+            "every stage shows the same actions: the policy does not move, there is nothing to "
+            "explain"
+        )
     choice = choose_learner(world, method, rates=rates, report=report)
     return _Answer(
         model=choice.name,
         weights=basis @ choice.posterior.mean,
         rates=_model_rates(choice.fit.model, choice.fit.parameters, len(choice.fit.states) - 1),
         gains=choice.gains,
+        reward_gain=choice.reward_gain,
         fit=explained_movement(choice),
         trace=choice.fit.trace,
         converged=choice.fit.converged,
@@ -178,10 +184,14 @@ def _from_parameters(
     candidates = [name for name in method.models if not MODELS[name].keeps_values] or ["gradient"]
     world = pool_world(watched, policy, gamma=gamma).with_features(basis)
     fits = {name: fit_known_path(MODELS[name](world, rates), states) for name in candidates}
-    walk = _walk_evidence(states)
+    without = max(
+        fit_known_path(MODELS[name](world, rates), states, weightless=True).evidence
+        for name in candidates
+    )
 
     def gain(name: str) -> float:
-        return fits[name].evidence - walk - (0.0 if name == "gradient" else method.complexity_cost)
+        cost = 0.0 if name == "gradient" else method.complexity_cost
+        return fits[name].evidence - without - cost
 
     order = sorted(fits, key=gain, reverse=True)
     best, fit = order[0], fits[order[0]]
@@ -195,19 +205,13 @@ def _from_parameters(
         weights=basis @ fit.parameters[:q],
         rates=_model_rates(model, fit.parameters, len(states) - 1),
         gains={name: gain(name) for name in order},
-        fit=explain(np.diff(states, axis=0), moved, np.ones(1), np.ones(len(moved))),
+        reward_gain=gain(best),
+        fit=explain(np.diff(states, axis=0), moved, np.ones(1), np.ones(len(moved)), fitted=q),
         trace=(fit.evidence,),
         converged=True,
         condition=float(np.linalg.cond(fit.covariance)) ** 0.5,
         draw=lambda n, rng: _student_draws(fit, extra, n, rng) @ basis.T,
     )
-
-
-def _walk_evidence(states: Float) -> float:
-    """Log-probability of the movements as a random walk, in the units of `KnownPathFit`."""
-    moved = np.diff(states, axis=0)
-    noise = max(float((moved**2).mean()), 1e-14)
-    return -0.5 * moved.size * float(np.log(noise))
 
 
 def _world_noise(
@@ -262,8 +266,8 @@ def _model_rates(model: LearnerModel, parameters: Float, m: int) -> Float:
     return fade if model.rates is None else model.rates[:m] * fade
 
 
-def _status(answer: _Answer, gauge: Gauge, best: float, size: float) -> Status:
-    if best < _CONVINCING or size == 0:
+def _status(answer: _Answer, gauge: Gauge, size: float) -> Status:
+    if answer.reward_gain < _CONVINCING or size == 0:
         return Status.UNEXPLAINED
     if not answer.converged:
         return Status.NOT_CONVERGED
@@ -294,8 +298,8 @@ def _describe(name: str, answer: _Answer, *, known: bool) -> str:
 
 
 def check_movement(delta: Float) -> None:
-    """Refuse a path on which nothing ever moves."""
-    if not (delta != 0).any():
+    """Refuse a path on which nothing moves beyond what rounding leaves of a converged fit."""
+    if not (np.abs(delta) > 1e-9).any():
         raise IdentificationError(
             "the policy's parameters do not move between stages: there is nothing to explain"
         )

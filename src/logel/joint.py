@@ -22,11 +22,14 @@ import numpy.typing as npt
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.special import log_softmax
 
+from logel.errors import OptionError
 from logel.learner_models import LearnerModel, NoLearning, Prediction
 
 Float = npt.NDArray[np.float64]
 # Rounds in which the path settles before the weights may shape the noise.
 _WARM_UP = 2
+# Prior variance that holds the weights at zero.
+_NO_WEIGHT = 1e-12
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class JointFit:
         states: The most probable path, shape (m + 1, D).
         parameters: Weights, then nuisance parameters, shape (q + k,).
         covariance: Of the weights, given the variances, shape (q, q).
-        variances: The hyperparameters used in the last round.
+        variances: The hyperparameters where they ended (`scale`: as used in the last round).
         evidence: Laplace approximation of the log-probability of all actions.
         log_likelihood: Of the actions along the path.
         rounds: Rounds made.
@@ -79,7 +82,11 @@ class JointFit:
 
 
 def fit_path(
-    model: LearnerModel, *, max_rounds: int = 18, start: JointFit | None = None
+    model: LearnerModel,
+    *,
+    max_rounds: int = 18,
+    start: JointFit | None = None,
+    weightless: bool = False,
 ) -> JointFit:
     """Fit a learner model to the action counts of all stages.
 
@@ -88,7 +95,11 @@ def fit_path(
         max_rounds: Limit on rounds.
         start: Continue from this fit of the same model, or take only the path from a fit of
             another (such as the random walk).
+        weightless: Hold the weights at zero: the same learner, without a reward. The null that a
+            reward has to beat.
     """
+    if max_rounds < 1:
+        raise OptionError(f"max_rounds must be at least 1, but is {max_rounds}")
     counts = model.world.counts
     q = model.world.n_features
     middle = np.concatenate([np.zeros(q), model.nuisance_mean])
@@ -104,11 +115,11 @@ def fit_path(
     drift = 1.0
     for done in range(1, max_rounds + 1):
         prediction = model.predict(states[:-1], parameters)
-        used = variances
+        used = replace(variances, scale=_NO_WEIGHT) if weightless else variances
         if not warm and done <= _WARM_UP:
             flat = np.broadcast_to(np.eye(model.state_dim), prediction.shape.shape)
             prediction = replace(prediction, shape=flat)
-            used = replace(variances, noise=max(variances.noise, 0.03))
+            used = replace(used, noise=max(used.noise, 0.03))
         else:
             # The shape follows the weights, which follow the shape: averaging damps the cycle.
             shape = prediction.shape if shape is None else (prediction.shape + shape) / 2

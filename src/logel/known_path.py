@@ -27,8 +27,8 @@ class KnownPathFit:
         parameters: Weights, then nuisance parameters, shape (q + k,).
         covariance: Of the weights, from the disagreement of the steps, shape (q, q).
         degrees_of_freedom: Of that covariance.
-        evidence: Log-probability of the movements, approximately, up to a constant shared by all
-            models of equal state.
+        evidence: Log-probability of the movements (by Schwarz's criterion), up to a constant
+            shared by all models of equal state.
     """
 
     parameters: Float
@@ -37,8 +37,17 @@ class KnownPathFit:
     evidence: float
 
 
-def fit_known_path(model: LearnerModel, states: Float, *, max_rounds: int = 12) -> KnownPathFit:
-    """Fit a model whose states (m + 1, D) are known."""
+def fit_known_path(
+    model: LearnerModel, states: Float, *, max_rounds: int = 12, weightless: bool = False
+) -> KnownPathFit:
+    """Fit a model whose states (m + 1, D) are known.
+
+    Args:
+        model: The learner model in its world.
+        states: Shape (m + 1, D).
+        max_rounds: Limit on rounds.
+        weightless: Hold the weights at zero: the null that a reward has to beat.
+    """
     q, m, d = model.world.n_features, len(states) - 1, model.state_dim
     middle = np.concatenate([np.zeros(q), model.nuisance_mean])
     prior = np.concatenate([np.zeros(q), 1 / model.nuisance_variance])
@@ -56,6 +65,8 @@ def fit_known_path(model: LearnerModel, states: Float, *, max_rounds: int = 12) 
         corner += 1e-9 * max(float(np.trace(corner)), 1e-300) / q * np.eye(q)
         pull = np.einsum("mdp,md->p", weighted, error) / noise - prior * (parameters - middle)
         move = np.linalg.solve(information, pull)
+        if weightless:
+            move = np.zeros_like(move)
         parameters = parameters + move
         if done > 0:
             sizes = _step_sizes(misfit * sizes / noise)
@@ -70,7 +81,8 @@ def fit_known_path(model: LearnerModel, states: Float, *, max_rounds: int = 12) 
         covariance = inverse_information @ spread @ inverse_information
     evidence = -0.5 * m * d * np.log(noise) - 0.5 * d * np.log(sizes).sum()
     evidence -= 0.5 * np.linalg.slogdet(prediction.shape)[1].sum()
-    evidence -= 0.5 * np.linalg.slogdet(information)[1]
+    # Schwarz's price per parameter: a prior on the weights would need a scale.
+    evidence -= 0.5 * (0 if weightless else q) * np.log(m * d)
     return KnownPathFit(
         parameters=parameters,
         covariance=covariance[:q, :q],

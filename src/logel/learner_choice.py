@@ -57,6 +57,8 @@ class LearnerChoice:
         fit: Its fit.
         walk: The fit of a random walk, which every model has to beat.
         gains: Log evidence (with prior odds) of each model over the random walk, best first.
+        reward_gain: Log evidence of the chosen model over the best account without a reward: the
+            random walk, or the same learner with all weights zero.
         posterior: Of the weights in the world's own features.
     """
 
@@ -64,6 +66,7 @@ class LearnerChoice:
     fit: JointFit
     walk: JointFit
     gains: Mapping[str, float]
+    reward_gain: float
     posterior: WeightPosterior
 
 
@@ -111,11 +114,14 @@ def choose_learner(
             report("learner models", heat + 1, len(method.heats))
     order = sorted(fits, key=gain, reverse=True)
     fit = fits[order[0]]
+    without = fit_path(fit.model, max_rounds=8, start=walk, weightless=True)
+    cost = 0.0 if order[0] == "gradient" else method.complexity_cost
     return LearnerChoice(
         name=order[0],
         fit=fit,
         walk=walk,
         gains={name: gain(name) for name in order},
+        reward_gain=fit.evidence - max(walk.evidence, without.evidence) - cost,
         posterior=weight_posterior(fit.weights, fit.covariance, fit.variances.scale),
     )
 
@@ -133,4 +139,5 @@ def explained_movement(choice: LearnerChoice) -> Fit:
     predicted = seen.model.from_logits(model.logits(following)) - seen.model.from_logits(
         model.logits(states)
     )
-    return explain(moved, predicted[:, :, None], np.ones(1), np.ones(len(moved)))
+    fitted = model.world.n_features
+    return explain(moved, predicted[:, :, None], np.ones(1), np.ones(len(moved)), fitted=fitted)

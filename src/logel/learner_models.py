@@ -24,6 +24,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 from logel.world_model import TabularWorld
 
 Float = npt.NDArray[np.float64]
+_HESSIAN_FLOATS = 2**24
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +177,13 @@ class GradientLearner(LearnerModel):
         design[..., q] = -step * np.log1p(np.arange(m))[:, None]
         transition = np.zeros((m, 0, 0))
         if not states_known:
-            transition = np.eye(d) + fade[:, None, None] * self._hessian(flow, weights)
+            # Sensitivities of every time are held at once: a few stages at a time bound them.
+            at_once = max(1, _HESSIAN_FLOATS // (self.world.horizon * self.world.n_states * d))
+            hessian = [
+                self._hessian(flow.part(slice(t, t + at_once)), weights)
+                for t in range(0, m, at_once)
+            ]
+            transition = np.eye(d) + fade[:, None, None] * np.concatenate(hessian)
         return Prediction(
             following=states + step,
             transition=transition,
@@ -285,6 +292,16 @@ class _Flow:
     here: Float
     advantages: Float
     jacobian: Float
+
+    def part(self, stages: slice) -> _Flow:
+        """The same for some of the stages."""
+        return _Flow(
+            self.policy[stages],
+            self.kernel[stages],
+            self.here[:, stages],
+            self.advantages[:, stages],
+            self.jacobian[stages],
+        )
 
 
 def _decay_prior(rates: Float | None) -> tuple[Float, Float]:

@@ -178,7 +178,7 @@ class SoftmaxPolicy(Policy):
         super().check(stage)
         if stage.actions.ndim != 1:
             raise PolicyError(
-                f"discrete actions must be flat, but have shape {stage.actions.shape}"
+                f"discrete actions must be flat, but have shape {stage.actions.shape}: use .ravel()"
             )
         bad = (stage.actions < 0) | (stage.actions >= self.n_actions)
         if bad.any():

@@ -41,7 +41,9 @@ class Status(enum.Enum):
         "solved, but a random walk explains the movement as well as any reward: do not trust these "
         "weights; watch more stages or episodes, or check features and learner"
     )
-    NOT_CONVERGED = "stopped before convergence: increase max_iterations or loosen tolerance"
+    NOT_CONVERGED = (
+        "stopped before convergence: increase max_iterations (joint fits: the rounds in heats)"
+    )
     RATES_AT_BOUND = (
         "solved, but every learning rate sits at its lower bound: the movement does not follow any "
         "reward of this form; check the learner model and the features"
@@ -261,6 +263,8 @@ def solve(
     """
     if epsilon <= 0:
         raise OptionError(f"epsilon must be positive, but is {epsilon}")
+    if max_iterations < 1:
+        raise OptionError(f"max_iterations must be at least 1, but is {max_iterations}")
     if learning_rates is not None or shared_rate:
         rates = np.ones(steps.n_steps) if learning_rates is None else np.asarray(learning_rates)
         if rates.shape != (steps.n_steps,):

@@ -92,19 +92,19 @@ def pool_world(stages: Iterable[Stage], policy: TabularSoftmax, *, gamma: float)
             raise HistoryError("the stage has no features")
         q = stage.features.shape[1]
         paid = np.zeros((s, a, q)) if paid is None else paid
-        arrived = np.zeros((s, q)) if arrived is None else arrived
+        arrived = np.zeros((s + 1, q)) if arrived is None else arrived
         pair = stage.observations * a + stage.actions
         counts.append(np.bincount(pair, minlength=s * a).reshape(s, a).astype(float))
         _scatter(paid.reshape(s * a, q), pair, stage.features)
-        rows, following = _successors(stage, n_states=s)
+        rows, following = successors(stage, n_states=s)
         flat = pair[rows] * (s + 1) + following
         outcomes += np.bincount(flat, minlength=outcomes.size).reshape(outcomes.shape)
-        alive = following < s
-        _scatter(arrived, following[alive], stage.features[rows[alive]])
+        _scatter(arrived, following, stage.features[rows])
         initial += np.bincount(stage.observations[stage.starts], minlength=s)
         sums.append(_episode_sums(stage, pair, gamma, s, a))
         longest = max(longest, int(stage.lengths.max()))
-    assert paid is not None and arrived is not None
+    if paid is None or arrived is None:
+        raise HistoryError("a world cannot be pooled from no stage at all")
     transitions, features = _smoothed(outcomes, np.stack(counts).sum(axis=0), paid, arrived)
     return TabularWorld(
         transitions=transitions,
@@ -127,7 +127,7 @@ def _scatter(target: Float, index: npt.NDArray[np.int64], rows: Float) -> None:
         target[:, column] += np.bincount(index, weights=values, minlength=len(target))
 
 
-def _successors(
+def successors(
     stage: Stage, *, n_states: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Rows whose outcome is known, and the outcome: a state, or S for termination."""
@@ -187,9 +187,9 @@ def _smoothed(outcomes: Float, visits: Float, paid: Float, arrived: Float) -> tu
         fallback[:, s] = 0.0
         fallback /= fallback.sum(axis=1, keepdims=True)
     shares = (outcomes + c * fallback[:, None, :]) / (seen + c)[:, :, None]
-    arrivals = outcomes[:, :, :s].sum(axis=(0, 1))
+    arrivals = outcomes.sum(axis=(0, 1))
     overall = arrived.sum(axis=0) / max(arrivals.sum(), 1.0)
     on_arrival = (arrived + 1e-3 * overall) / (arrivals + 1e-3)[:, None]
     transitions = shares[:, :, :s]
-    features = (paid + c * (transitions @ on_arrival)) / (visits + c)[:, :, None]
+    features = (paid + c * (shares @ on_arrival)) / (visits + c)[:, :, None]
     return transitions, features

@@ -142,3 +142,16 @@ def test_regret_helper_agrees_with_the_library() -> None:
     assert regret_of_table(GRID, table, WEIGHTS) == pytest.approx(
         relative_regret(GRID, other, true_weights=WEIGHTS)
     )
+
+
+def test_termination_is_followed_by_nothing() -> None:
+    stage = Stage(
+        observations=np.array([0, 1]),
+        actions=np.array([0, 1]),
+        lengths=np.array([2]),
+        terminated=np.array([True]),
+        last_observations=np.array([7]),
+    )
+    counts = count_transitions(LearningHistory.from_stages([stage, stage]), TabularSoftmax(3, 2))
+    np.testing.assert_allclose(counts[0, 0], [0, 1, 0])
+    np.testing.assert_allclose(counts[1, 1], 0)

@@ -57,3 +57,9 @@ def test_claims_are_written_and_printed(tmp_path: Path) -> None:
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(claims_table(claims))
     assert "holds" in console.export_text()
+
+
+def test_failed_runs_are_left_out() -> None:
+    judged = claim([1.0, float("nan"), 1.1, 0.9])
+    assert judged.runs == 3 and judged.verdict == HOLDS
+    assert claim([float("nan")]).verdict == UNDECIDED

@@ -20,6 +20,7 @@ from logel.cloning import CloneConfig, clone
 from logel.errors import IdentificationError, OptionError, PolicyError
 from logel.history import Array, LearningHistory
 from logel.policies import TabularSoftmax
+from logel.world_model import successors
 
 Float = npt.NDArray[np.float64]
 
@@ -80,17 +81,19 @@ def lfl(
 
 
 def count_transitions(history: LearningHistory, policy: TabularSoftmax) -> Float:
-    """Transition frequencies pooled over all stages, (S, A, S); uniform where nothing was seen."""
-    shape = (policy.n_states, policy.n_actions, policy.n_states)
-    counts = np.zeros(shape)
+    """Transition frequencies pooled over all stages, (S, A, S); uniform where nothing was seen.
+
+    What is missing to one is termination, after which nothing follows.
+    """
+    s, a = policy.n_states, policy.n_actions
+    counts = np.zeros((s, a, s + 1))
     for stage in history:
         policy.check(stage)
-        index = (stage.observations, stage.actions, stage.next_observations())
-        counts += np.bincount(np.ravel_multi_index(index, shape), minlength=counts.size).reshape(
-            shape
-        )
+        rows, following = successors(stage, n_states=s)
+        index = (stage.observations[rows] * a + stage.actions[rows]) * (s + 1) + following
+        counts += np.bincount(index, minlength=counts.size).reshape(counts.shape)
     totals = counts.sum(axis=2, keepdims=True)
-    return np.where(totals > 0, counts / np.maximum(totals, 1), 1 / policy.n_states)
+    return np.where(totals > 0, counts[:, :, :s] / np.maximum(totals, 1), 1 / s)
 
 
 def fit_lfl(

@@ -220,10 +220,14 @@ def known_claims(table: pd.DataFrame) -> list[Claim]:
 
 
 def null_tasks(options: dict[str, str], observers: Sequence[str], seeds: range) -> list[Task]:
-    """Random walks of different sizes."""
-    return grid(
-        "accuracy-null", {"step": [0.05, 0.2], "steps": [10], "observer": ["default"]}, seeds=seeds
-    )
+    """Random walks, steady and fading, with hidden and with known parameters."""
+    settings: dict[str, Sequence[Scalar]] = {
+        "walk": ["steady", "fading"],
+        "known": [False, True],
+        "steps": [10],
+        "observer": ["default"],
+    }
+    return grid("accuracy-null", settings, seeds=seeds)
 
 
 def run_null(task: Task) -> list[Row]:
@@ -232,10 +236,11 @@ def run_null(task: Task) -> list[Row]:
     truth = _weights(task, mdp)
     history = observe(
         mdp,
-        RandomWalk(float(str(task.setting["step"]))),
+        RandomWalk(fading=task.setting["walk"] == "fading"),
         weights=truth,
         n_steps=int(str(task.setting["steps"])),
         seed=task.seed_sequence(),
+        parameters=bool(task.setting["known"]),
     )
     return [_judge_estimate(mdp, history, "default", truth, task.seed)]
 
@@ -243,10 +248,11 @@ def run_null(task: Task) -> list[Row]:
 def null_claims(table: pd.DataFrame) -> list[Claim]:
     """Nothing is found where there is nothing, and the estimate says so."""
     claims = []
-    for step, rows in table.groupby("step", sort=False):
+    for (walk, known), rows in table.groupby(["walk", "known"], sort=False):
+        which = f"{walk} random walk, parameters {'known' if known else 'hidden'}"
         claims.append(
             judge(
-                f"random walk of step {step}: few weights called significant",
+                f"{which}: few weights called significant",
                 rows["significant"].tolist(),
                 statistic="share of weights whose 95% interval excludes zero",
                 threshold=0.10,
@@ -257,7 +263,7 @@ def null_claims(table: pd.DataFrame) -> list[Claim]:
         )
         claims.append(
             judge(
-                f"random walk of step {step}: the status warns",
+                f"{which}: the status warns",
                 (rows["status"] == Status.UNEXPLAINED.name).astype(float).tolist(),
                 statistic="share of estimates with status UNEXPLAINED",
                 threshold=0.9,

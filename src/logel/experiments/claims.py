@@ -62,7 +62,7 @@ class Claim:
 def mean_interval(values: npt.ArrayLike, level: float = LEVEL) -> tuple[float, float, float]:
     """Mean over runs and the ends of its Student-t interval."""
     array = np.asarray(values, dtype=float)
-    mean = float(array.mean())
+    mean = float(array.mean()) if len(array) else math.nan
     if len(array) < 2:
         return mean, -math.inf, math.inf
     reach = float(scipy.stats.t.ppf(0.5 + level / 2, len(array) - 1))
@@ -80,11 +80,10 @@ def judge(
     observer: str,
     source: str = "paper",
 ) -> Claim:
-    """Hold a claim against one value per run."""
-    mean, low, high = mean_interval(values)
-    return Claim(
-        claim, source, observer, statistic, mean, low, high, threshold, wanted, len(values)
-    )
+    """Hold a claim against one value per run; runs that failed (NaN) are left out."""
+    found = [value for value in values if not math.isnan(value)]
+    mean, low, high = mean_interval(found)
+    return Claim(claim, source, observer, statistic, mean, low, high, threshold, wanted, len(found))
 
 
 def claims_table(claims: Iterable[Claim]) -> Table:
@@ -109,6 +108,6 @@ def write_claims(claims: Sequence[Claim], path: Path) -> None:
     """Write the claims with their verdicts as JSON; an interval without end becomes null."""
     rows = [{**asdict(c), "verdict": c.verdict} for c in claims]
     for row in rows:
-        for key in ("low", "high"):
+        for key in ("value", "low", "high"):
             row[key] = row[key] if math.isfinite(row[key]) else None
     write_atomically(path, (json.dumps(rows, indent=1, allow_nan=False) + "\n").encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -74,6 +75,8 @@ class Study:
     run: TaskFunction
     claims: Callable[[pd.DataFrame], list[Claim]]
     figure: Callable[[pd.DataFrame], Figure]
+    own_world: bool = True
+    """Whether the user may choose map and reward."""
 
 
 STUDIES = {
@@ -110,6 +113,7 @@ STUDIES = {
                 ["learner", "steps"],
                 {"regret": "relative regret", "error": "direction error", "coverage": "coverage"},
             ),
+            own_world=False,
         ),
         Study(
             "accuracy-known",
@@ -117,6 +121,7 @@ STUDIES = {
             accuracy.run_known,
             accuracy.known_claims,
             study_figures.accuracy_known_figure,
+            own_world=False,
         ),
         Study(
             "accuracy-null",
@@ -124,8 +129,9 @@ STUDIES = {
             accuracy.run_null,
             accuracy.null_claims,
             lambda table: study_figures.case_bars(
-                table, ["step"], {"significant": "weights called significant"}
+                table, ["walk", "known"], {"significant": "weights called significant"}
             ),
+            own_world=False,
         ),
         Study(
             "accuracy-worlds",
@@ -137,6 +143,7 @@ STUDIES = {
                 ["world", "learner"],
                 {"regret": "relative regret", "error": "direction error", "coverage": "coverage"},
             ),
+            own_world=False,
         ),
         Study(
             "accuracy-bound",
@@ -144,6 +151,7 @@ STUDIES = {
             accuracy.run_bound,
             accuracy.bound_claims,
             lambda table: study_figures.case_bars(table, ["steps"], {"error": "direction error"}),
+            own_world=False,
         ),
     )
 }
@@ -151,6 +159,21 @@ GROUPS = {
     "gridworld": ("gridworld-known", "gridworld-learners", "gridworld-curves"),
     "accuracy": tuple(name for name in STUDIES if name.startswith("accuracy-")),
 }
+
+
+def source_commit() -> str | None:
+    """Commit of the source tree the code runs from, with "+changes" if it was edited since."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", str(here.parent))
+        return git("rev-parse", "HEAD") + ("+changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +210,10 @@ def reproduce(
     Raises:
         OptionError: No task is left by the chosen observers.
     """
+    if not study.own_world and (options.map_text or options.weights != "code"):
+        raise OptionError(
+            f"{study.name} draws its own worlds and rewards: leave out map and weights"
+        )
     folder = out / study.name
     world = {"map": options.map_text, "weights": options.weights}
     seeds = range(options.seed, options.seed + options.runs)
@@ -211,7 +238,12 @@ def reproduce(
     write_claims(claims, folder / "claims.json")
     summary = f"{markdown_claims(claims)}\n{markdown_table(table)}"
     write_atomically(folder / "summary.md", summary.encode())
-    made = {"study": study.name, "options": asdict(options), "packages": package_versions()}
+    made = {
+        "study": study.name,
+        "options": asdict(options),
+        "commit": source_commit(),
+        "packages": package_versions(),
+    }
     write_atomically(folder / "made-by.json", (json.dumps(made, indent=1) + "\n").encode())
     figure = study.figure(table)
     for suffix in ("png", "svg"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Protocol
 
 import numpy as np
@@ -209,16 +209,23 @@ class NaturalGradientAscent:
 
 @dataclass(frozen=True)
 class RandomWalk:
-    """Learns nothing: its logits drift at random. What an observer must not mistake for a will."""
+    """Learns nothing: its logits drift at random. What an observer must not mistake for a will.
+
+    Attributes:
+        step: Standard deviation of a logit's first move.
+        fading: Whether moves shrink as 1 / (1 + t), as those of a learner that converges.
+    """
 
     step: float = 0.2
+    fading: bool = False
 
     def run(self, mdp: TabularMDP, weights: Float, rng: np.random.Generator) -> Iterator[Snapshot]:
         """Yield the learner's policy before learning and after every update, without end."""
         logits = np.zeros((mdp.n_states, mdp.n_actions))
-        while True:
+        for t in count():
             yield Snapshot(softmax(logits, axis=1))
-            logits = logits + self.step * rng.standard_normal(logits.shape)
+            size = self.step / (1 + t) if self.fading else self.step
+            logits = logits + size * rng.standard_normal(logits.shape)
 
 
 LEARNERS: dict[str, type[TabularLearner]] = {
