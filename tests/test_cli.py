@@ -175,8 +175,9 @@ def test_recording_over_something_is_refused(recorded: Path) -> None:
 def test_own_map_and_weights(tmp_path: Path) -> None:
     (tmp_path / "map.txt").write_text("..b\n.d.\n..g\n")
     arguments = ["--map", tmp_path / "map.txt", "--weights", "light=-1,dark=-2,blue=3,goal=1"]
-    done = logel("record", "gridworld", tmp_path / "h", "--steps", 1, *arguments)
+    done = logel("record", "gridworld", tmp_path / "h", "--steps", 1, *arguments, "--json")
     assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["stages"] == 2
     assert LearningHistory.load(tmp_path / "h").metadata["n_states"] == 9
 
 

@@ -135,6 +135,7 @@ def record_gridworld(
     ] = None,
     parameters: Annotated[bool, typer.Option(help="Also record the policies' parameters.")] = False,
     seed: SeedOption = 0,
+    json_output: JsonOption = False,
 ) -> None:
     """Record a learner in the paper's gridworld, or in one of your own."""
     from logel.envs.gridworld import grid_weights, gridworld_mdp, parse_weights
@@ -154,7 +155,11 @@ def record_gridworld(
         parameters=parameters,
     )
     history.save(out)
-    typer.echo(f"recorded {len(history)} stages of {episodes} episodes in {out}")
+    if json_output:
+        made = {"history": str(out), "stages": len(history), "episodes_per_stage": episodes}
+        typer.echo(json.dumps(made))
+    else:
+        typer.echo(f"recorded {len(history)} stages of {episodes} episodes in {out}")
 
 
 @app.command()

@@ -24,7 +24,9 @@ from hypothesis import strategies as st
 
 from logel.errors import FormatError, LogelError, MissingExtraError, OptionError
 from logel.experiments import runner
-from logel.experiments.runner import Scalar, Task, collect, grid, run_tasks, write_table
+from logel.experiments.runner import collect, run_tasks
+from logel.experiments.task_files import exclusive, write_table
+from logel.experiments.tasks import Scalar, Task, grid, sorted_tasks
 
 HERE = Path(__file__).parent
 TROUBLE = grid("trouble", {}, seeds=range(8))
@@ -138,7 +140,7 @@ def test_a_task_is_validated(study: str, setting: object, seed: object, message:
 
 def test_tasks_are_sorted_by_value_and_duplicates_refused() -> None:
     tasks = [Task("s", {"batch": b}, s) for b in (10, 2, "x", None, 2.5) for s in (10, 9)]
-    order = [(t.setting["batch"], t.seed) for t in runner._sorted_tasks(tasks)]
+    order = [(t.setting["batch"], t.seed) for t in sorted_tasks(tasks)]
     assert order == [(b, s) for b in (None, 2, 2.5, 10, "x") for s in (9, 10)]
     with pytest.raises(OptionError, match="more than once"):
         run_tasks([tasks[0], tasks[0]], runner_tasks.noisy, out=Path("never"))
@@ -278,7 +280,7 @@ def test_results_made_otherwise_are_refused(tmp_path: Path) -> None:
 def test_a_folder_serves_one_run_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "tasks").mkdir()
     with (
-        runner._exclusive(tmp_path / "tasks"),
+        exclusive(tmp_path / "tasks"),
         pytest.raises(LogelError, match="another process is running"),
     ):
         run_tasks(SMALL, runner_tasks.noisy, out=tmp_path)

@@ -20,7 +20,7 @@ from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.tabular import TabularMDP, policy_regret, random_mdp, relative_regret
 from logel.experiments.claims import Claim, judge
 from logel.experiments.gridworld import plan
-from logel.experiments.runner import Row, Scalar, Task, grid
+from logel.experiments.tasks import Row, Scalar, Task, grid
 from logel.history import LearningHistory
 from logel.infer import infer_reward
 from logel.learner_models import GradientLearner

@@ -22,7 +22,7 @@ from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp, parse_wei
 from logel.envs.tabular import TabularMDP, optimal_policy, start_value, uniform_policy
 from logel.errors import OptionError
 from logel.experiments.claims import Claim, judge
-from logel.experiments.runner import Row, Task, grid
+from logel.experiments.tasks import Row, Task, grid
 from logel.history import LearningHistory
 from logel.infer import METHODS, infer_reward
 from logel.learners.tabular import LEARNERS, GPOMDPLearner, observe

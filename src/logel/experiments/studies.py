@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 
 from logel.errors import MissingExtraError, OptionError
 from logel.experiments.claims import Claim, write_claims
-from logel.experiments.runner import Backend, StudyRun, Task, TaskFunction, run_tasks, write_table
+from logel.experiments.runner import StudyRun, run_tasks
 from logel.experiments.summary import markdown_claims, markdown_table
+from logel.experiments.task_backends import Backend
+from logel.experiments.task_files import write_table
+from logel.experiments.tasks import Task, TaskFunction
 from logel.files import package_versions, write_atomically
 
 try:
