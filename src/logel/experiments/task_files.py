@@ -98,8 +98,8 @@ def load_result(folder: Path, task: Task, *, made_by: dict[str, Any]) -> list[Ro
     path = result_path(folder, task)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        checksum = content.pop("sha256")
-        intact = checksum == checksum(content, allow_nan=True)
+        stated = content.pop("sha256")
+        intact = stated == checksum(content, allow_nan=True)
     except (FileNotFoundError, ValueError, KeyError, AttributeError, TypeError):
         return None
     if not intact or content.get("task") != task.identity:
