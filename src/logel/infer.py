@@ -115,7 +115,8 @@ def infer_reward(
         features: Maps (observations, actions, next_observations) to reward features (N, q); needed
             when the episodes carry none.
         use_parameters: Use the history's policy parameters if it has them, instead of cloning.
-        intervals: Whether to compute intervals and clones' held-out fit; False is faster.
+        intervals: Whether to compute intervals, clones' held-out fit and comparisons with learners
+            that want nothing; False is faster.
         seed: Chooses held-out episodes and starting points; the same seed gives the same estimate.
         progress: Called with (what, done, total) during long work.
     """

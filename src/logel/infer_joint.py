@@ -62,7 +62,9 @@ def infer_jointly(
     known = history.parameters() if use_parameters else None
     rng = np.random.default_rng(seed)
     if known is None:
-        answer = _from_trajectories(watched, method, gamma, basis, history.learning_rates, report)
+        answer = _from_trajectories(
+            watched, method, gamma, basis, history.learning_rates, intervals, report
+        )
     else:
         answer = _from_parameters(watched, method, gamma, basis, history, known, report)
 
@@ -152,6 +154,7 @@ def _from_trajectories(
     gamma: float,
     basis: Float,
     rates: Float | None,
+    intervals: bool,
     report: Progress,
 ) -> _Answer:
     """Path, weights and learner model together."""
@@ -161,7 +164,7 @@ def _from_trajectories(
             "every stage shows the same actions: the policy does not move, there is nothing to "
             "explain"
         )
-    choice = choose_learner(world, method, rates=rates, report=report)
+    choice = choose_learner(world, method, rates=rates, all_nulls=intervals, report=report)
     return _Answer(
         model=choice.name,
         weights=basis @ choice.posterior.mean,
@@ -301,7 +304,7 @@ def _notes(history: LearningHistory, answer: _Answer, intervals: bool) -> tuple[
             "compare their weights (JointMethod(models=...))"
         )
     if not intervals:
-        notes.append("no intervals were asked for")
+        notes.append("no intervals were asked for; the status compares with a random walk only")
     return tuple(notes)
 
 

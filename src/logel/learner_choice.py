@@ -86,6 +86,7 @@ def choose_learner(
     method: JointMethod,
     *,
     rates: Float | None = None,
+    all_nulls: bool = True,
     report: Callable[[str, int, int], None] | None = None,
 ) -> LearnerChoice:
     """Fit all models and choose by evidence.
@@ -94,6 +95,8 @@ def choose_learner(
         world: What all stages show.
         method: Which models, how long.
         rates: Known learning rates, shape (m,).
+        all_nulls: Hold the chosen model against every account without a reward, not only against
+            the random walk; a fifth of the time.
         report: Called with (what, done, total).
     """
     models: dict[str, LearnerModel] = {name: MODELS[name](world, rates) for name in method.models}
@@ -114,11 +117,10 @@ def choose_learner(
             report("learner models", heat + 1, len(method.heats))
     order = sorted(fits, key=gain, reverse=True)
     fit = fits[order[0]]
-    nulls = [
-        walk,
-        fit_path(DriftingValues(world), max_rounds=12, start=walk),
-        fit_path(fit.model, max_rounds=8, start=walk, weightless=True),
-    ]
+    nulls = [walk]
+    if all_nulls:
+        nulls.append(fit_path(DriftingValues(world), max_rounds=12, start=walk))
+        nulls.append(fit_path(fit.model, max_rounds=8, start=walk, weightless=True))
     cost = 0.0 if order[0] == "gradient" else method.complexity_cost
     return LearnerChoice(
         name=order[0],
