@@ -39,8 +39,8 @@ bench: $(STAMP)
 # Accuracy against known truth: about 25 minutes on two cores; stop and resume at will.
 bench-accuracy: $(STAMP)
 	$(BIN)/logel reproduce accuracy-random --runs 40 --out runs
-	$(BIN)/logel reproduce accuracy-known --runs 20 --out runs
-	$(BIN)/logel reproduce accuracy-null --runs 50 --out runs
+	$(BIN)/logel reproduce accuracy-known --runs 12 --out runs
+	$(BIN)/logel reproduce accuracy-null --runs 40 --seed 5000 --out runs
 	$(BIN)/logel reproduce accuracy-worlds --runs 10 --out runs
 	$(BIN)/logel reproduce accuracy-bound --runs 20 --out runs
 
