@@ -84,11 +84,11 @@ def settle(
     states = np.zeros((len(counts), model.state_dim)) if start is None else start.states
     parameters = middle if start is None else start.parameters
     shape = model.predict(states[:-1], parameters).shape
-    target = _Objective(model, counts, middle, prior, shape, variances)
+    target = _Objective(model, middle, prior, shape, variances)
     values = [target(states, parameters).total]
     for _ in range(rounds):
         prediction = replace(model.predict(states[:-1], parameters), shape=shape)
-        found = _smooth(model, counts, states, parameters, middle, prior, prediction, variances)
+        found = _smooth(model, states, parameters, middle, prior, prediction, variances)
         states, parameters, value = target.ascend(states, parameters, found)
         values.append(value.total)
     return states, parameters, values, found.log_determinant, target
@@ -181,7 +181,7 @@ def test_a_pass_solves_the_dense_gauss_newton_problem(
     middle = unit * rng.normal(size=n_parameters)
     prior = unit**2 * (rng.gamma(2, size=n_parameters) + 0.1)
     variances = Variances(noise=float(rng.gamma(2)) + 0.05, start=float(rng.gamma(2)) + 0.05)
-    found = _smooth(model, counts, states, parameters, middle, prior, prediction, variances)
+    found = _smooth(model, states, parameters, middle, prior, prediction, variances)
     expected = dense_problem(
         kind.keeps_values, states, parameters, middle, prior, counts, prediction, variances
     )
@@ -202,7 +202,7 @@ def test_the_objective_is_the_log_posterior(kind: type[LearnerModel]) -> None:
     counts, variances = model.world.counts, Variances(0.3, 0.7, 1.9)
     middle, prior = priors(model, variances)
     shape = model.predict(rng.normal(size=(3, model.state_dim)), middle + 0.1).shape
-    target = _Objective(model, counts, middle, prior, shape, variances)
+    target = _Objective(model, middle, prior, shape, variances)
 
     def log_posterior(states: Any, parameters: Any) -> float:
         total = float((counts * log_softmax(model.logits(states), axis=-1)).sum())
@@ -285,8 +285,8 @@ def test_a_step_that_would_overshoot_is_shortened_and_a_bad_one_refused() -> Non
     middle, prior = priors(model, variances)
     states = np.zeros((6, model.state_dim))
     prediction = model.predict(states[:-1], middle)
-    good = _smooth(model, model.world.counts, states, middle, middle, prior, prediction, variances)
-    target = _Objective(model, model.world.counts, middle, prior, prediction.shape, variances)
+    good = _smooth(model, states, middle, middle, prior, prediction, variances)
+    target = _Objective(model, middle, prior, prediction.shape, variances)
     before = target(states, middle).total
     far = replace(
         good, state_moves=20 * good.state_moves, parameter_moves=20 * good.parameter_moves

@@ -20,10 +20,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve, solve_triangular
-from scipy.special import log_softmax
 
 from logel.errors import OptionError
-from logel.learner_models import LearnerModel, NoLearning, Prediction
+from logel.path_model import PathModel, Prediction
 
 Float = npt.NDArray[np.float64]
 # Rounds in which the path settles before the weights may shape the noise.
@@ -64,7 +63,7 @@ class JointFit:
         trace: Evidence after every round.
     """
 
-    model: LearnerModel
+    model: PathModel
     states: Float
     parameters: Float
     covariance: Float
@@ -78,11 +77,11 @@ class JointFit:
     @property
     def weights(self) -> Float:
         """Most probable weights for the fitted variances, shape (q,)."""
-        return self.parameters[: self.model.world.n_features]
+        return self.parameters[: self.model.n_features]
 
 
 def fit_path(
-    model: LearnerModel,
+    model: PathModel,
     *,
     max_rounds: int = 18,
     start: JointFit | None = None,
@@ -100,14 +99,13 @@ def fit_path(
     """
     if max_rounds < 1:
         raise OptionError(f"max_rounds must be at least 1, but is {max_rounds}")
-    counts = model.world.counts
-    q = model.world.n_features
+    q = model.n_features
     middle = np.concatenate([np.zeros(q), model.nuisance_mean])
-    states = np.zeros((len(counts), model.state_dim))
+    states = np.zeros((model.n_stages, model.state_dim))
     parameters, variances = middle, Variances()
     warm = start is not None and type(start.model) is type(model)
     if start is not None:
-        states = model.from_logits(start.model.logits(start.states))
+        states = model.adopt(start.model, start.states)
         if warm:
             states, parameters, variances = start.states, start.parameters, start.variances
     trace = list(start.trace) if warm and start is not None else []
@@ -125,8 +123,8 @@ def fit_path(
             shape = prediction.shape if shape is None else (prediction.shape + shape) / 2
             prediction = replace(prediction, shape=shape)
         prior = np.concatenate([np.full(q, used.scale), model.nuisance_variance])
-        round_ = _smooth(model, counts, states, parameters, middle, prior, prediction, used)
-        target = _Objective(model, counts, middle, prior, prediction.shape, used)
+        round_ = _smooth(model, states, parameters, middle, prior, prediction, used)
+        target = _Objective(model, middle, prior, prediction.shape, used)
         states, parameters, value = target.ascend(states, parameters, round_)
         trace.append(value.total - 0.5 * round_.log_determinant)
         if done > 1:
@@ -148,10 +146,9 @@ def fit_path(
     )
 
 
-def fit_random_walk(model: LearnerModel) -> JointFit:
+def fit_random_walk(model: PathModel) -> JointFit:
     """The path without any learning model: where other fits start, and what they must beat."""
-    walk = NoLearning(model.world)
-    return fit_path(walk, max_rounds=12)
+    return fit_path(model.without_learning(), max_rounds=12)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,46 +163,8 @@ class _Round:
     noise_freedom: float
 
 
-@dataclass(frozen=True, eq=False)
-class _Observation:
-    """Score of the action likelihood and a factor of its information, block by state.
-
-    Attributes:
-        score: Shape (D,).
-        factor: Blocks L with information L @ L.T, shape (S, D / S, A).
-    """
-
-    score: Float
-    factor: Float
-
-    def times(self, rows: Float) -> Float:
-        """Rows (k, D) times the block-diagonal factor, shape (k, S A)."""
-        s, width, a = self.factor.shape
-        blocks = rows.reshape(-1, s, width).transpose(1, 0, 2)
-        return np.matmul(blocks, self.factor).transpose(1, 0, 2).reshape(len(rows), s * a)
-
-    def information_times(self, vector: Float) -> Float:
-        """Information matrix times a vector (D,)."""
-        s = self.factor.shape[0]
-        inner = self.times(vector[None])[0].reshape(s, -1, 1)
-        return np.matmul(self.factor, inner).reshape(-1)
-
-
-def _observe(model: LearnerModel, state: Float, counts: Float) -> _Observation:
-    policy = np.exp(log_softmax(model.logits(state), axis=-1))
-    visits = counts.sum(axis=-1)
-    score = counts - visits[:, None] * policy
-    root = np.sqrt(policy)
-    factor = root[:, :, None] * (np.eye(policy.shape[1]) - root[:, :, None] * root[:, None, :])
-    factor = np.sqrt(visits)[:, None, None] * factor
-    if not model.keeps_values:
-        score, factor = score[:, :-1], factor[:, :-1]
-    return _Observation(score.reshape(-1), factor)
-
-
 def _smooth(
-    model: LearnerModel,
-    counts: Float,
+    model: PathModel,
     states: Float,
     parameters: Float,
     middle: Float,
@@ -215,14 +174,14 @@ def _smooth(
 ) -> _Round:
     """Kalman filter and Rauch-Tung-Striebel smoother on deviations of (state, parameters)."""
     d, n = model.state_dim, model.state_dim + len(parameters)
-    last = len(counts) - 1
+    last = model.n_stages - 1
     mean = np.concatenate([-states[0], middle - parameters])
     spread = np.diag(np.concatenate([np.full(d, variances.start), prior]))
     predicted, filtered, moves = [], [], []
     log_determinant = 0.0
     for t in range(last + 1):
         predicted.append((mean, spread))
-        observation = _observe(model, states[t], counts[t])
+        observation = model.observe(t, states[t])
         cross = observation.times(spread[:, :d])
         gram = observation.times(cross[:d].T)
         gram = (gram + gram.T) / 2 + np.eye(len(gram))
@@ -288,21 +247,19 @@ class _Objective:
 
     def __init__(
         self,
-        model: LearnerModel,
-        counts: Float,
+        model: PathModel,
         middle: Float,
         prior: Float,
         shape: Float,
         variances: Variances,
     ) -> None:
-        self.model, self.counts, self.middle, self.prior = model, counts, middle, prior
+        self.model, self.middle, self.prior = model, middle, prior
         self.variances = variances
         self.roots = np.linalg.cholesky(variances.noise * shape)
 
     def __call__(self, states: Float, parameters: Float) -> _Value:
         """The log posterior."""
-        logs = log_softmax(self.model.logits(states), axis=-1)
-        likelihood = float((self.counts * logs).sum())
+        likelihood = self.model.log_likelihood(states)
         error = states[1:] - self.model.following(states[:-1], parameters)
         misfit = float((np.linalg.solve(self.roots, error[..., None]) ** 2).sum())
         prior = float((states[0] ** 2).sum()) / self.variances.start
@@ -326,7 +283,7 @@ class _Objective:
 
 
 def _update(
-    model: LearnerModel,
+    model: PathModel,
     used: Variances,
     round_: _Round,
     value: _Value,

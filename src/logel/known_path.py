@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logel.learner_models import LearnerModel
+from logel.path_model import PathModel
 
 Float = npt.NDArray[np.float64]
 
@@ -38,7 +38,7 @@ class KnownPathFit:
 
 
 def fit_known_path(
-    model: LearnerModel, states: Float, *, max_rounds: int = 12, weightless: bool = False
+    model: PathModel, states: Float, *, max_rounds: int = 12, weightless: bool = False
 ) -> KnownPathFit:
     """Fit a model whose states (m + 1, D) are known.
 
@@ -48,7 +48,7 @@ def fit_known_path(
         max_rounds: Limit on rounds.
         weightless: Hold the weights at zero: the null that a reward has to beat.
     """
-    q, m, d = model.world.n_features, len(states) - 1, model.state_dim
+    q, m, d = model.n_features, len(states) - 1, model.state_dim
     middle = np.concatenate([np.zeros(q), model.nuisance_mean])
     prior = np.concatenate([np.zeros(q), 1 / model.nuisance_variance])
     parameters, sizes = middle, np.ones(m)

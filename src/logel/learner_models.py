@@ -1,19 +1,12 @@
-"""How a learner turns its policy and its reward into the next policy: one class per kind.
+"""How a learner turns its policy and its reward into the next policy, in a tabular world.
 
-Every model predicts the next state of the learner from the present one and from parameters that
-hold the reward weights (learning rate or temperature folded in) and, behind them, the model's own
-nuisance parameters:
-
-    state[t + 1] = next(state[t], parameters) + noise,    noise ~ N(0, variance * shape[t])
-
-linearly in the weights. A state is either the policy's logits relative to the last action,
-D = S (A - 1), or, for learners that keep values, the whole table, D = S A; actions always follow
-the softmax of it. All steps are computed at once, in the world that pooled data show.
+One class per kind of learner, each a `PathModel`. A state is either the policy's logits relative to
+the last action, D = S (A - 1), or, for learners that keep values, the whole table, D = S A; actions
+always follow the softmax of it. All steps are computed at once, in the world that pooled data show.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,45 +14,19 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_softmax, logsumexp, softmax
 
+from logel.path_model import Observation, PathModel, Prediction, decay_prior, fading_rates
 from logel.world_model import TabularWorld
 
 Float = npt.NDArray[np.float64]
 _HESSIAN_FLOATS = 2**24
 
 
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """What a model says about the steps from given states.
-
-    Attributes:
-        following: Predicted next states, shape (m, D).
-        transition: Derivative w.r.t. the present states, shape (m, D, D).
-        design: Derivative w.r.t. the parameters, shape (m, D, q + k).
-        shape: Shape of the process noise, positive definite, (m, D, D).
-    """
-
-    following: Float
-    transition: Float
-    design: Float
-    shape: Float
-
-
-class LearnerModel(ABC):
-    """One kind of learner in one world.
+class LearnerModel(PathModel):
+    """One kind of learner in one tabular world.
 
     Attributes:
         world: The world all stages show.
-        rates: Known learning rates, shape (m,), or None. Models without a learning rate of their
-            own ignore them.
-        nuisance_mean: Prior mean of the nuisance parameters, shape (k,).
-        nuisance_variance: Their prior variance, shape (k,).
     """
-
-    name: ClassVar[str]
-    keeps_values: ClassVar[bool] = False
-    """Whether the state is the whole table of values."""
-    variance_bounds: ClassVar[tuple[float, float]] = (1e-7, 1e3)
-    """Between which the variance of the process noise is sought."""
 
     def __init__(self, world: TabularWorld, rates: Float | None = None) -> None:
         self.world = world
@@ -69,22 +36,43 @@ class LearnerModel(ABC):
         self._flat_transitions = world.transitions.reshape(-1, world.n_states)
 
     @property
+    def n_features(self) -> int:
+        """Number q of reward features."""
+        return self.world.n_features
+
+    @property
+    def n_stages(self) -> int:
+        """Number m + 1 of stages seen."""
+        return len(self.world.counts)
+
+    @property
     def state_dim(self) -> int:
         """Size D of the learner's state."""
         return self.world.n_states * (self.world.n_actions - (0 if self.keeps_values else 1))
 
-    @abstractmethod
-    def following(self, states: Float, parameters: Float) -> Float:
-        """Predicted next states, (m, D), for states (m, D)."""
+    def observe(self, stage: int, state: Float) -> Observation:
+        """Actions are counted by state; each state's are multinomial."""
+        return observe_counts(
+            self.world.counts[stage], self.logits(state), whole=self.keeps_values
+        )
 
-    @abstractmethod
-    def predict(
-        self, states: Float, parameters: Float, *, states_known: bool = False
-    ) -> Prediction:
-        """Predicted next states with derivatives and the shape of the noise.
+    def log_likelihood(self, states: Float) -> float:
+        """Of all stages' actions along a path (m + 1, D)."""
+        logs = log_softmax(self.logits(states), axis=-1)
+        return float((self.world.counts * logs).sum())
 
-        With `states_known` the derivative w.r.t. the states is not needed and may be empty.
-        """
+    def adopt(self, other: PathModel, states: Float) -> Float:
+        """The states of this model whose policies are those of another model's states."""
+        assert isinstance(other, LearnerModel)
+        return self.from_logits(other.logits(states))
+
+    def without_learning(self) -> PathModel:
+        """Logits that drift."""
+        return NoLearning(self.world)
+
+    def rates_of(self, parameters: Float, n_steps: int) -> Float:
+        """Ones: most kinds of learners have no rate that could change."""
+        return np.ones(n_steps)
 
     def logits(self, states: Float) -> Float:
         """Action logits of states (..., D), shape (..., S, A)."""
@@ -114,6 +102,25 @@ class LearnerModel(ABC):
 
     def _identity(self, m: int) -> Float:
         return np.broadcast_to(np.eye(self.state_dim), (m, self.state_dim, self.state_dim))
+
+
+def observe_counts(counts: Float, logits: Float, *, whole: bool) -> Observation:
+    """Score and information of action counts (S, A) about logits (S, A).
+
+    Args:
+        counts: How often each action was taken.
+        logits: Whose softmax acts.
+        whole: About all logits, not only those relative to the last action.
+    """
+    policy = softmax(logits, axis=-1)
+    visits = counts.sum(axis=-1)
+    score = counts - visits[:, None] * policy
+    root = np.sqrt(policy)
+    factor = root[:, :, None] * (np.eye(policy.shape[1]) - root[:, :, None] * root[:, None, :])
+    factor = np.sqrt(visits)[:, None, None] * factor
+    if not whole:
+        score, factor = score[:, :-1], factor[:, :-1]
+    return Observation(score.reshape(-1), factor)
 
 
 def _relative(table: Float) -> Float:
@@ -162,13 +169,17 @@ class GradientLearner(LearnerModel):
 
     def __init__(self, world: TabularWorld, rates: Float | None = None) -> None:
         super().__init__(world, rates)
-        self.nuisance_mean, self.nuisance_variance = _decay_prior(rates)
+        self.nuisance_mean, self.nuisance_variance = decay_prior(rates)
+
+    def rates_of(self, parameters: Float, n_steps: int) -> Float:
+        """Rates that may fade, in units of the first."""
+        return fading_rates(n_steps, parameters[self.n_features], self.rates)
 
     def following(self, states: Float, parameters: Float) -> Float:
         """One ascent step."""
         flow = self._flow(states)
         q = self.world.n_features
-        fade = _fade(len(states), parameters[q], self.rates)
+        fade = fading_rates(len(states), parameters[q], self.rates)
         return np.asarray(states + fade[:, None] * (flow.jacobian @ parameters[:q]))
 
     def predict(
@@ -176,7 +187,7 @@ class GradientLearner(LearnerModel):
     ) -> Prediction:
         """One ascent step, with the Hessian of the return in its derivative."""
         q, (m, d) = self.world.n_features, states.shape
-        weights, fade = parameters[:q], _fade(m, parameters[q], self.rates)
+        weights, fade = parameters[:q], fading_rates(m, parameters[q], self.rates)
         flow = self._flow(states)
         step = fade[:, None] * (flow.jacobian @ weights)
         design = np.empty((m, d, q + 1))
@@ -311,16 +322,6 @@ class _Flow:
         )
 
 
-def _decay_prior(rates: Float | None) -> tuple[Float, Float]:
-    """Rates are taken to be nearly constant, unless they are known."""
-    return np.zeros(1), np.full(1, 0.2**2 if rates is None else 1e-12)
-
-
-def _fade(m: int, decay: float, rates: Float | None) -> Float:
-    fade = (1.0 + np.arange(m)) ** -decay
-    return np.asarray(fade if rates is None else rates[:m] * fade)
-
-
 class SoftPolicyLearner(LearnerModel):
     """Soft policy iteration, as LfL assumes: the next logits are the soft Q of this policy.
 
@@ -383,11 +384,15 @@ class NaturalGradientLearner(SoftPolicyLearner):
 
     def __init__(self, world: TabularWorld, rates: Float | None = None) -> None:
         super().__init__(world, rates)
-        self.nuisance_mean, self.nuisance_variance = _decay_prior(rates)
+        self.nuisance_mean, self.nuisance_variance = decay_prior(rates)
+
+    def rates_of(self, parameters: Float, n_steps: int) -> Float:
+        """Rates that may fade, in units of the first."""
+        return fading_rates(n_steps, parameters[self.n_features], self.rates)
 
     def following(self, states: Float, parameters: Float) -> Float:
         """Move along the advantages."""
-        fade = _fade(len(states), parameters[self.world.n_features], self.rates)
+        fade = fading_rates(len(states), parameters[self.world.n_features], self.rates)
         step = self._evaluate(states, parameters, entropy=False).following
         return np.asarray(states + fade[:, None] * step)
 
@@ -396,7 +401,7 @@ class NaturalGradientLearner(SoftPolicyLearner):
     ) -> Prediction:
         """Move along the advantages, with derivatives."""
         m, d = states.shape
-        fade = _fade(m, parameters[self.world.n_features], self.rates)
+        fade = fading_rates(m, parameters[self.world.n_features], self.rates)
         result = self._evaluate(states, parameters, entropy=False)
         step = fade[:, None] * result.following
         fading = -step * np.log1p(np.arange(m))[:, None]
