@@ -19,10 +19,10 @@ from logel.estimate import RewardEstimate
 from logel.features import feature_names, featured
 from logel.fisher import BlockFisher, ProductFisher
 from logel.history import FeatureFunction, LearningHistory
-from logel.infer_joint import LARGEST_JOINT, Progress, check_movement, infer_jointly
+from logel.infer_joint import Progress, check_movement, infer_jointly, joint_applies
 from logel.jacobian import Baseline, Estimator, StageJacobian, stage_jacobian
 from logel.learner_choice import JointMethod
-from logel.policies import Policy, TabularSoftmax
+from logel.policies import Policy
 from logel.solve import Solution, Status, compress, solve
 from logel.uncertainty import jackknife
 
@@ -120,13 +120,13 @@ def infer_reward(
         seed: Chooses held-out episodes and starting points; the same seed gives the same estimate.
         progress: Called with (what, done, total) during long work.
     """
-    name, chosen = _choose(method, policy)
     if not 0 <= gamma < 1:
         raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
     if len(history) < 2:
         raise IdentificationError(
             f"the history has {len(history)} stage: at least two are needed to see the learner move"
         )
+    name, chosen = _choose(method, policy, history)
     report = progress or (lambda what, done, total: None)
     if isinstance(chosen, JointMethod):
         return infer_jointly(
@@ -194,12 +194,13 @@ def infer_reward(
     )
 
 
-def _choose(method: str | Method | JointMethod, policy: Policy) -> tuple[str, Method | JointMethod]:
+def _choose(
+    method: str | Method | JointMethod, policy: Policy, history: LearningHistory
+) -> tuple[str, Method | JointMethod]:
     if not isinstance(method, str):
         return "custom", method
     if method == "default":
-        tabular = isinstance(policy, TabularSoftmax) and policy.n_parameters <= LARGEST_JOINT
-        name = "joint" if tabular else "two-step"
+        name = "joint" if joint_applies(policy, history) else "two-step"
         return f"default ({name})", METHODS[name]
     if method not in METHODS:
         raise OptionError(

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from logel.ascent_models import ASCENTS, DriftingParameters
+from logel.cloning import CloneConfig, clone
 from logel.diagnostics import FeatureMoments, Fit, Gauge, explain
 from logel.errors import HistoryError, IdentificationError, LogelError, OptionError
 from logel.estimate import RewardEstimate
 from logel.features import feature_names, featured
 from logel.history import FeatureFunction, LearningHistory, Stage
+from logel.joint import fit_path
 from logel.known_path import KnownPathFit, fit_known_path
-from logel.learner_choice import JointMethod, choose_learner, explained_movement, feature_basis
-from logel.learner_models import MODELS, LearnerModel
-from logel.policies import Policy, TabularSoftmax
+from logel.learner_choice import (
+    JointMethod,
+    LearnerChoice,
+    choose_learner,
+    explained_movement,
+    feature_basis,
+)
+from logel.learner_models import MODELS, DriftingValues
+from logel.linear_world import LinearWorld, distinct_observations, linear_world
+from logel.path_model import PathModel
+from logel.policies import GaussianPolicy, LinearSoftmax, Policy, TabularSoftmax
+from logel.sampled_world import N_GROUPS, SampledWorld, sampled_world
 from logel.solve import Status
-from logel.world_model import pool_world
+from logel.world_model import TabularWorld, pool_world
 
 Float = npt.NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
 # Number d of parameters beyond which dense D x D filtering takes minutes rather than seconds.
 LARGEST_JOINT = 600
+# Observed times beyond which revisiting all of them in every round takes minutes.
+LARGEST_ROWS = 200_000
+World = TabularWorld | LinearWorld | SampledWorld
 # Log evidence a reward must gain over none before its weights deserve trust: about the odds of
 # twenty to one.
 _CONVINCING = 3.0
@@ -43,8 +58,11 @@ def infer_jointly(
     report: Progress,
 ) -> RewardEstimate:
     """See `infer_reward` for the arguments."""
-    if not isinstance(policy, TabularSoftmax):
-        raise OptionError("method 'joint' needs a TabularSoftmax policy: use 'two-step' for others")
+    if not joint_applies(policy, history):
+        raise OptionError(
+            f"method 'joint' needs a policy family that is linear in up to {LARGEST_JOINT} "
+            f"parameters and up to {LARGEST_ROWS} observed times: use 'two-step' for others"
+        )
     watched = _Watched(history, policy, features)
     moments = FeatureMoments()
     for t, stage in enumerate(watched):
@@ -61,12 +79,11 @@ def infer_jointly(
     basis = feature_basis(gauge, moments.ranges())
     known = history.parameters() if use_parameters else None
     rng = np.random.default_rng(seed)
+    worlds = _Worlds(watched, method, gamma, basis, history.learning_rates)
     if known is None:
-        answer = _from_trajectories(
-            watched, method, gamma, basis, history.learning_rates, intervals, report
-        )
+        answer = _from_trajectories(worlds, method, seed, intervals, report)
     else:
-        answer = _from_parameters(watched, method, gamma, basis, history, known, report)
+        answer = _from_parameters(worlds, method, known, report)
 
     keep_scale = history.learning_rates is not None and answer.model in ("gradient", "natural")
     weights = gauge.project(answer.weights)
@@ -99,6 +116,18 @@ def infer_jointly(
     )
 
 
+def joint_applies(policy: Policy, history: LearningHistory) -> bool:
+    """Whether the joint fit can be afforded: a convex family of moderate size."""
+    if policy.n_parameters > LARGEST_JOINT or not policy.convex:
+        return False
+    if isinstance(policy, GaussianPolicy) and history[0].actions[0].size > 3:
+        return False
+    return (
+        isinstance(policy, TabularSoftmax)
+        or sum(stage.n_steps for stage in history) <= LARGEST_ROWS
+    )
+
+
 def _or_no_reward(answer: _Answer, basis: Float, draws: Float, rng: np.random.Generator) -> Float:
     """Draws that allow for the account without any reward, in proportion to its probability.
 
@@ -117,7 +146,7 @@ class _Watched:
     """The stages of a history with features and checked against the policy, streamed."""
 
     def __init__(
-        self, history: LearningHistory, policy: TabularSoftmax, features: FeatureFunction | None
+        self, history: LearningHistory, policy: Policy, features: FeatureFunction | None
     ) -> None:
         self.history, self.policy, self.features = history, policy, features
 
@@ -130,6 +159,13 @@ class _Watched:
                 if isinstance(error, OptionError):
                     raise
                 raise type(error)(f"stage {t}: {error}") from None
+
+    def without(self, group: int, n_groups: int) -> Iterator[Stage]:
+        """The same with one group of episodes left out of every stage."""
+        for t, stage in enumerate(self):
+            # Which episodes form a group differs from stage to stage.
+            member = (np.arange(stage.n_episodes) + t) % n_groups == group
+            yield stage.take(np.flatnonzero(~member))
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,27 +184,108 @@ class _Answer:
     draw: Callable[[int, np.random.Generator], Float]
 
 
+class _Worlds:
+    """Builds the world a policy family acts in, and the learner models in it."""
+
+    def __init__(
+        self,
+        watched: _Watched,
+        method: JointMethod,
+        gamma: float,
+        basis: Float,
+        rates: Float | None,
+    ) -> None:
+        self.watched, self.gamma, self.basis, self.rates = watched, gamma, basis, rates
+        self.observations: npt.NDArray[np.generic] | None = None
+        policy = watched.policy
+        if isinstance(policy, LinearSoftmax):
+            self.observations = distinct_observations(watched.history)
+        self.tabular = isinstance(policy, TabularSoftmax)
+        self.names = method.among(MODELS if self.tabular else ASCENTS)
+        self.world = self._pool(watched)
+
+    def _pool(self, stages: Iterable[Stage]) -> World:
+        policy = self.watched.policy
+        world: World
+        if isinstance(policy, TabularSoftmax):
+            world = pool_world(stages, policy, gamma=self.gamma)
+        elif isinstance(policy, LinearSoftmax) and self.observations is not None:
+            world = linear_world(stages, policy, self.observations, gamma=self.gamma)
+        else:
+            world = sampled_world(stages, policy, gamma=self.gamma)
+        return world.with_features(self.basis)
+
+    def model(self, name: str, world: World) -> PathModel:
+        """One kind of learner in a world."""
+        if isinstance(world, TabularWorld):
+            return MODELS[name](world, self.rates)
+        return ASCENTS[name](world, self.rates)
+
+    def nulls(self) -> list[PathModel]:
+        """Accounts without a reward, beside the random walk of the policy's parameters."""
+        if isinstance(self.world, TabularWorld):
+            return [DriftingValues(self.world)]
+        return [DriftingParameters(self.world)]
+
+    def n_groups(self) -> int:
+        """Groups of episodes that can be left out in turn; none if there are too few."""
+        fewest = min(stage.n_episodes for stage in self.watched.history)
+        if isinstance(self.world, SampledWorld):
+            return N_GROUPS if fewest >= N_GROUPS else 0
+        return min(N_GROUPS, fewest) if fewest >= 3 else 0
+
+    def without(self, group: int, n_groups: int, states: Float) -> World:
+        """The world without a group of episodes; the actions to be explained are all there."""
+        if isinstance(self.world, SampledWorld):
+            return self.world.at(states[:-1], without=group)
+        other = self._pool(self.watched.without(group, n_groups))
+        if isinstance(self.world, LinearWorld):
+            assert isinstance(other, LinearWorld)
+            return replace(other, table=_same_actions(other.table, self.world.table))
+        assert isinstance(other, TabularWorld)
+        return _same_actions(other, self.world)
+
+
+def _same_actions(world: TabularWorld, whole: TabularWorld) -> TabularWorld:
+    return replace(
+        world, counts=whole.counts, episode_sums=whole.episode_sums, horizon=whole.horizon
+    )
+
+
 def _from_trajectories(
-    watched: _Watched,
-    method: JointMethod,
-    gamma: float,
-    basis: Float,
-    rates: Float | None,
-    intervals: bool,
-    report: Progress,
+    worlds: _Worlds, method: JointMethod, seed: int, intervals: bool, report: Progress
 ) -> _Answer:
     """Path, weights and learner model together."""
-    world = pool_world(watched, watched.policy, gamma=gamma).with_features(basis)
-    if (world.counts == world.counts[0]).all():
+    watched, basis = worlds.watched, worlds.basis
+    total = len(watched.history)
+    path = clone(
+        watched.history,
+        watched.policy,
+        CloneConfig(holdout=0.0),
+        rng=np.random.default_rng(seed),
+        progress=lambda done: report("cloning", done, total),
+    ).parameters
+    if (path == path[0]).all():
         raise IdentificationError(
             "every stage shows the same actions: the policy does not move, there is nothing to "
             "explain"
         )
-    choice = choose_learner(world, method, rates=rates, all_nulls=intervals, report=report)
+    models = {name: worlds.model(name, worlds.world) for name in worlds.names}
+    nulls = worlds.nulls() if intervals else []
+    choice = choose_learner(models, method, cloned=path, nulls=nulls, report=report)
+    spread = np.zeros((basis.shape[1],) * 2)
+    if intervals:
+        fit = choice.fit
+
+        def shifted(world: World | None) -> Float:
+            model = fit.model if world is None else worlds.model(choice.name, world)
+            return fit_path(model, max_rounds=1, start=fit).weights
+
+        spread = _world_noise(worlds, fit.states, shifted, report)
     return _Answer(
         model=choice.name,
-        weights=basis @ choice.posterior.mean,
-        rates=_model_rates(choice.fit.model, choice.fit.parameters, len(choice.fit.states) - 1),
+        weights=basis @ choice.posterior(choice.name).mean,
+        rates=choice.fit.model.rates_of(choice.fit.parameters, total - 1),
         gains=choice.gains,
         reward_gain=choice.reward_gain,
         fit=explained_movement(choice),
@@ -176,35 +293,57 @@ def _from_trajectories(
         # The last nat of evidence changes nothing that is reported.
         converged=choice.fit.converged or abs(float(np.diff(choice.fit.trace[-2:])[0])) < 1.0,
         condition=float(np.linalg.cond(choice.fit.covariance)) ** 0.5,
-        draw=lambda n, rng: np.asarray(choice.posterior.draw(n, rng) @ basis.T),
+        draw=lambda n, rng: _averaged_draws(choice, spread, n, rng) @ basis.T,
     )
 
 
+def _averaged_draws(
+    choice: LearnerChoice, spread: Float, n: int, rng: np.random.Generator
+) -> Float:
+    """Posterior draws that allow for every learner model in proportion to its probability.
+
+    The scale of the weights means something else under each model: all are brought to the best
+    one's.
+    """
+    gains = np.array([choice.gains[name] for name in choice.gains])
+    shares = np.exp(gains - gains.max())
+    numbers = rng.multinomial(n, shares / shares.sum())
+    values, vectors = np.linalg.eigh(spread)
+    root = vectors * np.sqrt(np.clip(values, 0, None))
+    size = float(np.linalg.norm(choice.posterior(choice.name).mean))
+    parts = []
+    for name, number in zip(choice.gains, numbers, strict=True):
+        if number == 0:
+            continue
+        posterior = choice.posterior(name)
+        draws = posterior.draw(number, rng)
+        own = float(np.linalg.norm(posterior.mean))
+        if name != choice.name and own > 0:
+            draws = draws * (size / own)
+        parts.append(draws + rng.standard_normal(draws.shape) @ root.T)
+    return rng.permutation(np.concatenate(parts))
+
+
 def _from_parameters(
-    watched: _Watched,
-    method: JointMethod,
-    gamma: float,
-    basis: Float,
-    history: LearningHistory,
-    parameters: Float,
-    report: Progress,
+    worlds: _Worlds, method: JointMethod, parameters: Float, report: Progress
 ) -> _Answer:
     """Weights and learner model, the path being known."""
-    policy = watched.policy
+    policy, basis = worlds.watched.policy, worlds.basis
     if parameters.shape[1] != policy.n_parameters:
         raise HistoryError(
             f"the history's policies have {parameters.shape[1]} parameters, but the family "
             f"{policy.n_parameters}: pass the matching family, or use_parameters=False to clone"
         )
     check_movement(np.diff(parameters, axis=0))
-    states, rates = parameters.astype(float), history.learning_rates
+    states = parameters.astype(float)
+    world = worlds.world.at(states[:-1]) if isinstance(worlds.world, SampledWorld) else worlds.world
+    models = {name: worlds.model(name, world) for name in worlds.names}
     # A policy shows values only up to a potential, so value learners need the joint fit.
-    candidates = [name for name in method.models if not MODELS[name].keeps_values] or ["gradient"]
-    world = pool_world(watched, policy, gamma=gamma).with_features(basis)
-    fits = {name: fit_known_path(MODELS[name](world, rates), states) for name in candidates}
+    models = {name: model for name, model in models.items() if not model.keeps_values}
+    models = models or {"gradient": worlds.model("gradient", world)}
+    fits = {name: fit_known_path(model, states) for name, model in models.items()}
     without = max(
-        fit_known_path(MODELS[name](world, rates), states, weightless=True).evidence
-        for name in candidates
+        fit_known_path(model, states, weightless=True).evidence for model in models.values()
     )
 
     def gain(name: str) -> float:
@@ -213,15 +352,21 @@ def _from_parameters(
 
     order = sorted(fits, key=gain, reverse=True)
     best, fit = order[0], fits[order[0]]
-    model = MODELS[best](world, rates)
-    extra = _world_noise(watched, gamma, basis, states, rates, best, fit, report)
+    model = models[best]
+    q = basis.shape[1]
+
+    def shifted(world: World | None) -> Float:
+        if world is None:
+            return fit.parameters[:q]
+        return fit_known_path(worlds.model(best, world), states, max_rounds=6).parameters[:q]
+
+    extra = _world_noise(worlds, states, shifted, report)
     prediction = model.predict(states[:-1], fit.parameters, states_known=True)
     moved = (prediction.following - states[:-1])[:, :, None]
-    q = basis.shape[1]
     return _Answer(
         model=best,
         weights=basis @ fit.parameters[:q],
-        rates=_model_rates(model, fit.parameters, len(states) - 1),
+        rates=model.rates_of(fit.parameters, len(states) - 1),
         gains={name: gain(name) for name in order},
         reward_gain=gain(best),
         fit=explain(np.diff(states, axis=0), moved, np.ones(1), np.ones(len(moved)), fitted=q),
@@ -233,34 +378,23 @@ def _from_parameters(
 
 
 def _world_noise(
-    watched: _Watched,
-    gamma: float,
-    basis: Float,
-    states: Float,
-    rates: Float | None,
-    name: str,
-    fit: KnownPathFit,
-    report: Progress,
-    *,
-    n_groups: int = 10,
+    worlds: _Worlds, states: Float, shifted: Callable[[World | None], Float], report: Progress
 ) -> Float:
-    """Covariance of the weights due to the world model: a jackknife over groups of episodes."""
-    q = basis.shape[1]
-    n_groups = min(n_groups, min(stage.n_episodes for stage in watched))
-    if n_groups < 3:
+    """Covariance of the weights due to the world model: a jackknife over groups of episodes.
+
+    Args:
+        worlds: Builds the world without a group.
+        states: The path, shape (m + 1, D).
+        shifted: The weights (q,) that the fit goes to in another world (None: in its own).
+        report: Called with (what, done, total).
+    """
+    n_groups, q = worlds.n_groups(), worlds.basis.shape[1]
+    if n_groups == 0:
         return np.zeros((q, q))
+    here = shifted(None)
     replicates = []
     for g in range(n_groups):
-
-        def without(group: int = g) -> Iterator[Stage]:
-            for t, stage in enumerate(watched):
-                # Which episodes form a group differs from stage to stage.
-                member = (np.arange(stage.n_episodes) + t) % n_groups == group
-                yield stage.take(np.flatnonzero(~member))
-
-        world = pool_world(without(), watched.policy, gamma=gamma).with_features(basis)
-        again = fit_known_path(MODELS[name](world, rates), states, max_rounds=6)
-        replicates.append(again.parameters[:q])
+        replicates.append(shifted(worlds.without(g, n_groups, states)) - here)
         report("intervals", g + 1, n_groups)
     spread = np.stack(replicates) - np.mean(replicates, axis=0)
     return (n_groups - 1) / n_groups * spread.T @ spread
@@ -274,14 +408,6 @@ def _student_draws(fit: KnownPathFit, extra: Float, n: int, rng: np.random.Gener
     freedom = max(fit.degrees_of_freedom, 3)
     noise /= np.sqrt(rng.chisquare(freedom, (n, 1)) / freedom)
     return np.asarray(fit.parameters[:q] + noise)
-
-
-def _model_rates(model: LearnerModel, parameters: Float, m: int) -> Float:
-    """Relative learning rate of every step: one, for models without any."""
-    if len(parameters) == model.world.n_features or model.keeps_values:
-        return np.ones(m)
-    fade = np.asarray((1.0 + np.arange(m)) ** -parameters[model.world.n_features])
-    return fade if model.rates is None else model.rates[:m] * fade
 
 
 def _status(answer: _Answer, gauge: Gauge, size: float) -> Status:

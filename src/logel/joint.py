@@ -47,6 +47,19 @@ class Variances:
 
 
 @dataclass(frozen=True, eq=False)
+class Start:
+    """Where a fit may begin.
+
+    Attributes:
+        states: A path of the model's states, shape (m + 1, D).
+        parameters: Weights and nuisance parameters, shape (q + k,), or None for their prior means.
+    """
+
+    states: Float
+    parameters: Float | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class JointFit:
     """A learner model fitted to all trajectories.
 
@@ -84,7 +97,7 @@ def fit_path(
     model: PathModel,
     *,
     max_rounds: int = 18,
-    start: JointFit | None = None,
+    start: JointFit | Start | None = None,
     weightless: bool = False,
 ) -> JointFit:
     """Fit a learner model to the action counts of all stages.
@@ -92,8 +105,8 @@ def fit_path(
     Args:
         model: The learner model in its world.
         max_rounds: Limit on rounds.
-        start: Continue from this fit of the same model, or take only the path from a fit of
-            another (such as the random walk).
+        start: Continue from this fit of the same model, take only the path from a fit of another
+            (such as the random walk), or begin at a point of your own.
         weightless: Hold the weights at zero: the same learner, without a reward. The null that a
             reward has to beat.
     """
@@ -103,12 +116,17 @@ def fit_path(
     middle = np.concatenate([np.zeros(q), model.nuisance_mean])
     states = np.zeros((model.n_stages, model.state_dim))
     parameters, variances = middle, Variances()
-    warm = start is not None and type(start.model) is type(model)
-    if start is not None:
+    trace: list[float] = []
+    warm = False
+    if isinstance(start, Start):
+        states = start.states
+        parameters = middle if start.parameters is None else start.parameters
+    elif start is not None:
+        warm = type(start.model) is type(model)
         states = model.adopt(start.model, start.states)
         if warm:
             states, parameters, variances = start.states, start.parameters, start.variances
-    trace = list(start.trace) if warm and start is not None else []
+            trace = list(start.trace)
     shape: Float | None = None
     drift = 1.0
     for done in range(1, max_rounds + 1):
@@ -146,9 +164,9 @@ def fit_path(
     )
 
 
-def fit_random_walk(model: PathModel) -> JointFit:
+def fit_random_walk(model: PathModel, *, start: Start | None = None) -> JointFit:
     """The path without any learning model: where other fits start, and what they must beat."""
-    return fit_path(model.without_learning(), max_rounds=12)
+    return fit_path(model.without_learning(), max_rounds=12, start=start)
 
 
 @dataclass(frozen=True, eq=False)

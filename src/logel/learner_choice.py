@@ -1,23 +1,33 @@
-"""The default inference in tabular worlds: fit every learner model, keep the one with evidence.
+"""The default inference: fit every learner model, keep the one with evidence.
 
 Learners differ in how they turn reward into the next policy, and a wrong assumption about it costs
-more than anything else. So the assumption is inferred too: each model of `learner_models` is
-fitted to the same trajectories, and the one whose evidence is highest gives the weights.
+more than anything else. So the assumption is inferred too: each model is fitted to the same
+trajectories, and the one whose evidence is highest gives the weights. The evidence is the
+probability of every stage predicted from those before it, so a model pays for what it fits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from logel.ascent_models import ASCENTS
 from logel.diagnostics import Fit, Gauge, explain
 from logel.errors import OptionError
-from logel.joint import JointFit, WeightPosterior, fit_path, fit_random_walk, weight_posterior
-from logel.learner_models import MODELS, DriftingValues, LearnerModel
-from logel.world_model import TabularWorld
+from logel.joint import (
+    JointFit,
+    Start,
+    WeightPosterior,
+    fit_path,
+    fit_random_walk,
+    weight_posterior,
+)
+from logel.known_path import fit_known_path
+from logel.learner_models import MODELS
+from logel.path_model import PathModel
 
 Float = npt.NDArray[np.float64]
 
@@ -27,7 +37,8 @@ class JointMethod:
     """Choices of the joint inference.
 
     Attributes:
-        models: Learner models to try, by their names in `learner_models.MODELS`.
+        models: Learner models to try, by their names in `learner_models.MODELS` (tabular policies)
+            or `ascent_models.ASCENTS` (others); None tries all that apply.
         complexity_cost: Log prior odds of every model against "gradient". With few data, models
             with much process noise all look alike, and the plainest should win.
         heats: Rounds of each heat, and the log evidence by which a model may trail the leader and
@@ -36,16 +47,30 @@ class JointMethod:
         n_draws: Posterior draws kept for the intervals.
     """
 
-    models: tuple[str, ...] = tuple(MODELS)
+    models: tuple[str, ...] | None = None
     complexity_cost: float = 4.0
     heats: tuple[tuple[int, float], ...] = ((4, 150.0), (3, 30.0), (10, 0.0))
     n_draws: int = 1000
 
     def __post_init__(self) -> None:
-        if unknown := [name for name in self.models if name not in MODELS]:
-            raise OptionError(f"unknown learner models {unknown}: choose from {', '.join(MODELS)}")
+        known = {**MODELS, **ASCENTS}
+        if self.models is None:
+            return
+        if unknown := [name for name in self.models if name not in known]:
+            raise OptionError(f"unknown learner models {unknown}: choose from {', '.join(known)}")
         if not self.models:
             raise OptionError("at least one learner model is needed")
+
+    def among(self, offered: Iterable[str]) -> list[str]:
+        """The models to try of those that the policy family offers."""
+        names = list(offered)
+        chosen = names if self.models is None else [n for n in self.models if n in names]
+        if not chosen:
+            raise OptionError(
+                f"none of the learner models {self.models} fits this policy family: choose from "
+                f"{', '.join(names)}"
+            )
+        return chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,20 +79,28 @@ class LearnerChoice:
 
     Attributes:
         name: The chosen model.
-        fit: Its fit.
         walk: The fit of a random walk, which every model has to beat.
         gains: Log evidence (with prior odds) of each model over the random walk, best first.
         reward_gain: Log evidence of the chosen model over the best account without a reward: a
             random walk of logits or of values, or the same learner with all weights zero.
-        posterior: Of the weights in the world's own features.
+        fits: The fit of every model.
     """
 
     name: str
-    fit: JointFit
+    fits: Mapping[str, JointFit]
     walk: JointFit
     gains: Mapping[str, float]
     reward_gain: float
-    posterior: WeightPosterior
+
+    @property
+    def fit(self) -> JointFit:
+        """Of the chosen model."""
+        return self.fits[self.name]
+
+    def posterior(self, name: str) -> WeightPosterior:
+        """Of the weights under one of the models, in the world's own features."""
+        fit = self.fits[name]
+        return weight_posterior(fit.weights, fit.covariance, fit.variances.scale)
 
 
 def feature_basis(gauge: Gauge, ranges: Float) -> Float:
@@ -82,54 +115,74 @@ def feature_basis(gauge: Gauge, ranges: Float) -> Float:
 
 
 def choose_learner(
-    world: TabularWorld,
+    models: Mapping[str, PathModel],
     method: JointMethod,
     *,
-    rates: Float | None = None,
-    all_nulls: bool = True,
+    cloned: Float | None = None,
+    nulls: Sequence[PathModel] = (),
     report: Callable[[str, int, int], None] | None = None,
 ) -> LearnerChoice:
     """Fit all models and choose by evidence.
 
+    Every model starts twice: from the random walk's path with no weights, and from what two steps
+    would answer, the path cloned stage by stage and the weights regressed on it. The better one
+    goes on, so the joint fit never ends below the two-step answer by its own measure.
+
     Args:
-        world: What all stages show.
-        method: Which models, how long.
-        rates: Known learning rates, shape (m,).
-        all_nulls: Hold the chosen model against every account without a reward, not only against
-            the random walk; a fifth of the time.
+        models: The candidates, by name.
+        method: How long, and at which odds.
+        cloned: Parameters of each stage's own clone, shape (m + 1, d).
+        nulls: Further accounts without a reward that the chosen model has to beat, beside the
+            random walk. If any is given, the same learner with all weights zero is one, too.
         report: Called with (what, done, total).
     """
-    models: dict[str, LearnerModel] = {name: MODELS[name](world, rates) for name in method.models}
-    walk = fit_random_walk(next(iter(models.values())))
+    anyone = next(iter(models.values()))
+    walk = fit_random_walk(anyone, start=None if cloned is None else Start(cloned))
+    current = {name: model.refreshed(walk.states) for name, model in models.items()}
     fits: dict[str, JointFit] = {}
 
     def gain(name: str) -> float:
         cost = 0.0 if name == "gradient" else method.complexity_cost
         return fits[name].evidence - walk.evidence - cost
 
-    running = list(models)
+    running = list(current)
     for heat, (rounds, margin) in enumerate(method.heats):
         for name in running:
-            fits[name] = fit_path(models[name], max_rounds=rounds, start=fits.get(name, walk))
+            model = current[name]
+            if name in fits:
+                model = current[name] = model.refreshed(fits[name].states)
+                fits[name] = fit_path(model, max_rounds=rounds, start=fits[name])
+                continue
+            fits[name] = fit_path(model, max_rounds=rounds, start=walk)
+            if cloned is not None:
+                other = fit_path(model, max_rounds=rounds, start=_two_steps(model, walk, cloned))
+                fits[name] = max(fits[name], other, key=lambda fit: fit.evidence)
         lead = max(gain(name) for name in fits)
         running = [n for n in running if not fits[n].converged and gain(n) >= lead - margin]
         if report is not None:
             report("learner models", heat + 1, len(method.heats))
     order = sorted(fits, key=gain, reverse=True)
-    fit = fits[order[0]]
-    nulls = [walk]
-    if all_nulls:
-        nulls.append(fit_path(DriftingValues(world), max_rounds=12, start=walk))
-        nulls.append(fit_path(fit.model, max_rounds=8, start=walk, weightless=True))
+    best = fits[order[0]]
+    without = [walk.evidence]
+    for null in nulls:
+        without.append(fit_path(null, max_rounds=12, start=walk).evidence)
+    if nulls:
+        without.append(fit_path(best.model, max_rounds=8, start=walk, weightless=True).evidence)
     cost = 0.0 if order[0] == "gradient" else method.complexity_cost
     return LearnerChoice(
         name=order[0],
-        fit=fit,
+        fits=fits,
         walk=walk,
         gains={name: gain(name) for name in order},
-        reward_gain=fit.evidence - max(null.evidence for null in nulls) - cost,
-        posterior=weight_posterior(fit.weights, fit.covariance, fit.variances.scale),
+        reward_gain=best.evidence - max(without) - cost,
     )
+
+
+def _two_steps(model: PathModel, walk: JointFit, cloned: Float) -> Start:
+    """The path cloned stage by stage, and the weights regressed on it."""
+    states = model.adopt(walk.model, cloned)
+    regressed = fit_known_path(model.refreshed(states), states, max_rounds=4)
+    return Start(states, regressed.parameters)
 
 
 def explained_movement(choice: LearnerChoice) -> Fit:
@@ -138,12 +191,10 @@ def explained_movement(choice: LearnerChoice) -> Fit:
     The movement is that of the random walk's path, which knows nothing of the model; both are
     compared as logits relative to the last action.
     """
-    seen, model = choice.walk, choice.fit.model
-    moved = np.diff(seen.states, axis=0)
+    seen, model = choice.walk.model, choice.fit.model
+    moved = np.diff(choice.walk.states, axis=0)
     states = choice.fit.states[:-1]
     following = model.following(states, choice.fit.parameters)
-    predicted = seen.model.from_logits(model.logits(following)) - seen.model.from_logits(
-        model.logits(states)
-    )
-    fitted = model.world.n_features
+    predicted = seen.adopt(model, following) - seen.adopt(model, states)
+    fitted = model.n_features
     return explain(moved, predicted[:, :, None], np.ones(1), np.ones(len(moved)), fitted=fitted)

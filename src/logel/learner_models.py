@@ -52,9 +52,7 @@ class LearnerModel(PathModel):
 
     def observe(self, stage: int, state: Float) -> Observation:
         """Actions are counted by state; each state's are multinomial."""
-        return observe_counts(
-            self.world.counts[stage], self.logits(state), whole=self.keeps_values
-        )
+        return observe_counts(self.world.counts[stage], self.logits(state), whole=self.keeps_values)
 
     def log_likelihood(self, states: Float) -> float:
         """Of all stages' actions along a path (m + 1, D)."""
@@ -177,7 +175,7 @@ class GradientLearner(LearnerModel):
 
     def following(self, states: Float, parameters: Float) -> Float:
         """One ascent step."""
-        flow = self._flow(states)
+        flow = self.flow(states)
         q = self.world.n_features
         fade = fading_rates(len(states), parameters[q], self.rates)
         return np.asarray(states + fade[:, None] * (flow.jacobian @ parameters[:q]))
@@ -188,32 +186,26 @@ class GradientLearner(LearnerModel):
         """One ascent step, with the Hessian of the return in its derivative."""
         q, (m, d) = self.world.n_features, states.shape
         weights, fade = parameters[:q], fading_rates(m, parameters[q], self.rates)
-        flow = self._flow(states)
+        flow = self.flow(states)
         step = fade[:, None] * (flow.jacobian @ weights)
         design = np.empty((m, d, q + 1))
         design[..., :q] = fade[:, None, None] * flow.jacobian
         design[..., q] = -step * np.log1p(np.arange(m))[:, None]
         transition = np.zeros((m, 0, 0))
         if not states_known:
-            # Sensitivities of every time are held at once: a few stages at a time bound them.
-            at_once = max(1, _HESSIAN_FLOATS // (self.world.horizon * self.world.n_states * d))
-            hessian = [
-                self._hessian(flow.part(slice(t, t + at_once)), weights)
-                for t in range(0, m, at_once)
-            ]
-            transition = np.eye(d) + fade[:, None, None] * np.concatenate(hessian)
+            transition = np.eye(d) + fade[:, None, None] * self.curvature(flow, weights)
         return Prediction(
             following=states + step,
             transition=transition,
             design=design,
-            shape=self._noise_shape(flow, weights),
+            shape=self.noise_shape(flow, weights),
         )
 
     def jacobians(self, states: Float) -> Float:
         """Jacobians of the feature expectations, shape (m, D, q)."""
-        return self._flow(states).jacobian
+        return self.flow(states).jacobian
 
-    def _flow(self, states: Float) -> _Flow:
+    def flow(self, states: Float) -> Flow:
         """Forward occupancies and backward feature values of every policy."""
         w = self.world
         policy = self.policies(states)
@@ -232,10 +224,19 @@ class GradientLearner(LearnerModel):
             weight = w.gamma**h * here[h]
             jacobian += weight[:, :, None, None] * policy[..., None] * advantages[h]
         flat = jacobian[:, :, :-1].reshape(len(states), self.state_dim, w.n_features)
-        return _Flow(policy, kernel, here, advantages, flat)
+        return Flow(policy, kernel, here, advantages, flat)
 
-    def _hessian(self, flow: _Flow, weights: Float) -> Float:
-        """Derivative of Psi(theta) @ weights w.r.t. theta, (m, D, D), forward through time."""
+    def curvature(self, flow: Flow, weights: Float) -> Float:
+        """Derivative of Psi(theta) @ weights w.r.t. theta, shape (m, D, D)."""
+        # Sensitivities of every time are held at once: a few stages at a time bound them.
+        m = len(flow.policy)
+        per_stage = self.world.horizon * self.world.n_states * self.state_dim
+        at_once = max(1, _HESSIAN_FLOATS // per_stage)
+        parts = [slice(t, t + at_once) for t in range(0, m, at_once)]
+        return np.concatenate([self._curvature(flow.part(part), weights) for part in parts])
+
+    def _curvature(self, flow: Flow, weights: Float) -> Float:
+        """The same, all stages at once, forward through time."""
         w, d = self.world, self.state_dim
         policy, here = flow.policy, flow.here
         m, s, a = policy.shape
@@ -268,7 +269,7 @@ class GradientLearner(LearnerModel):
         view[:, index, :, index, :] += np.moveaxis(own, 1, 0)
         return hessian.reshape(m, d, d)
 
-    def _noise_shape(self, flow: _Flow, weights: Float) -> Float:
+    def noise_shape(self, flow: Flow, weights: Float) -> Float:
         """Covariance, up to scale, of a sampled policy gradient at every stage."""
         w, d = self.world, self.state_dim
         m, s, a = flow.policy.shape
@@ -302,7 +303,7 @@ class GradientLearner(LearnerModel):
 
 
 @dataclass(frozen=True, eq=False)
-class _Flow:
+class Flow:
     """Quantities of a policy-gradient step that its derivatives share."""
 
     policy: Float
@@ -311,9 +312,9 @@ class _Flow:
     advantages: Float
     jacobian: Float
 
-    def part(self, stages: slice) -> _Flow:
+    def part(self, stages: slice) -> Flow:
         """The same for some of the stages."""
-        return _Flow(
+        return Flow(
             self.policy[stages],
             self.kernel[stages],
             self.here[:, stages],

@@ -125,6 +125,10 @@ class PathModel(ABC):
     def without_learning(self) -> PathModel:
         """The random walk that every model must beat."""
 
+    def refreshed(self, states: Float) -> PathModel:
+        """The model with what it holds fixed inside a round renewed at a path (m + 1, D)."""
+        return self
+
     @abstractmethod
     def rates_of(self, parameters: Float, n_steps: int) -> Float:
         """Relative learning rate of every step: ones, for models without any."""

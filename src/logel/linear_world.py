@@ -1,0 +1,164 @@
+"""Linear softmax policies in a world of finitely many observations: exact, like a tabular one.
+
+When only a few different observations ever occur, they serve as states whatever the policy family
+makes of them: transitions and features are pooled as in any tabular world. A policy whose logits
+are linear in its parameters then moves on a plane inside the space of all logits, and Jacobian,
+curvature and noise are those of the tabular learner, pulled back to the plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from logel.ascent_models import Ascent
+from logel.history import Stage
+from logel.learner_models import GradientLearner, observe_counts
+from logel.path_model import Observation
+from logel.policies import LinearSoftmax, TabularSoftmax
+from logel.world_model import TabularWorld, pool_world
+
+Float = npt.NDArray[np.float64]
+# More different observations than this are not worth a table.
+MOST_OBSERVATIONS = 150
+
+
+def distinct_observations(
+    stages: Iterable[Stage], *, most: int = MOST_OBSERVATIONS
+) -> npt.NDArray[np.generic] | None:
+    """All different observations of the stages, shape (S, ...), or None if there are too many."""
+    found: npt.NDArray[np.generic] | None = None
+    for stage in stages:
+        parts = [stage.observations]
+        if stage.last_observations is not None:
+            parts.append(stage.last_observations)
+        if found is not None:
+            parts.append(found)
+        rows = np.concatenate(parts)
+        # Look at a few rows first: a continuous world shows itself at once.
+        if len(np.unique(rows[: 4 * most], axis=0)) > most:
+            return None
+        found = np.unique(rows, axis=0)
+        if len(found) > most:
+            return None
+    return found
+
+
+def indexed(stages: Iterable[Stage], table: npt.NDArray[np.generic]) -> Iterator[Stage]:
+    """The same stages with each observation replaced by its row in the table."""
+    rows = table.reshape(len(table), -1)
+    keys = {row.tobytes(): index for index, row in enumerate(np.ascontiguousarray(rows))}
+
+    def lookup(observations: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
+        flat = np.ascontiguousarray(observations.reshape(len(observations), -1).astype(rows.dtype))
+        return np.array([keys[row.tobytes()] for row in flat], dtype=np.int64)
+
+    for stage in stages:
+        last = stage.last_observations
+        yield replace(
+            stage,
+            observations=lookup(stage.observations),
+            last_observations=None if last is None else lookup(last),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class LinearWorld:
+    """A pooled tabular world, seen through a linear softmax policy.
+
+    Attributes:
+        table: The tabular world; its states are the different observations.
+        coordinates: Logits relative to the last action per parameter, shape (S (A - 1), d).
+    """
+
+    table: TabularWorld
+    coordinates: Float
+
+    @property
+    def n_features(self) -> int:
+        """Number q of reward features."""
+        return self.table.n_features
+
+    @property
+    def n_stages(self) -> int:
+        """Number m + 1 of stages."""
+        return len(self.table.counts)
+
+    @property
+    def n_parameters(self) -> int:
+        """Number d of policy parameters."""
+        return self.coordinates.shape[1]
+
+    @cached_property
+    def _climber(self) -> GradientLearner:
+        return GradientLearner(self.table)
+
+    def with_features(self, basis: Float) -> LinearWorld:
+        """The same world with features multiplied by a matrix, shape (q, k)."""
+        return replace(self, table=self.table.with_features(basis))
+
+    def logits(self, states: Float) -> Float:
+        """Logits (..., S, A) of parameters (..., d)."""
+        return self._climber.logits(states @ self.coordinates.T)
+
+    def observe(self, stage: int, state: Float) -> Observation:
+        """What a stage's actions say about parameters (d,)."""
+        seen = observe_counts(self.table.counts[stage], self.logits(state), whole=False)
+        n, height, _ = seen.factor.shape
+        blocks = self.coordinates.reshape(n, height, -1)
+        spread = np.matmul(np.swapaxes(blocks, 1, 2), seen.factor)
+        information = np.tensordot(spread, spread, axes=([0, 2], [0, 2]))
+        values, vectors = np.linalg.eigh(information)
+        factor = vectors * np.sqrt(np.clip(values, 0, None))
+        return Observation(self.coordinates.T @ seen.score, factor[None])
+
+    def log_likelihood(self, states: Float) -> float:
+        """Of all stages' actions along a path (m + 1, d)."""
+        return self._climber.log_likelihood(states @ self.coordinates.T)
+
+    def ascent(self, states: Float, weights: Float | None) -> Ascent:
+        """The landscape at the parameters (m, d) of the first m stages."""
+        j, climber = self.coordinates, self._climber
+        flow = climber.flow(states @ j.T)
+        some = np.zeros(self.n_features) if weights is None else weights
+        curvature = None
+        if weights is not None:
+            curvature = j.T @ climber.curvature(flow, weights) @ j
+        return Ascent(
+            jacobian=j.T @ flow.jacobian,
+            fisher=self._fisher(flow.policy, flow.here.sum(axis=0)),
+            noise=j.T @ climber.noise_shape(flow, some) @ j,
+            curvature=curvature,
+        )
+
+    def at(self, states: Float) -> LinearWorld:
+        """The same: nothing is held fixed in an exact world."""
+        return self
+
+    def _fisher(self, policy: Float, visits: Float) -> Float:
+        free = policy[..., :-1]
+        s, width = free.shape[1:]
+        blocks = free[..., None] * np.eye(width) - free[..., :, None] * free[..., None, :]
+        blocks = visits[:, :, None, None] * blocks
+        rows = self.coordinates.reshape(s, width, -1)
+        return np.einsum("sid,msij,sje->mde", rows, blocks, rows, optimize=True)
+
+
+def linear_world(
+    stages: Iterable[Stage],
+    policy: LinearSoftmax,
+    observations: npt.NDArray[np.generic],
+    *,
+    gamma: float,
+) -> LinearWorld:
+    """Pool the stages of a linear softmax policy over their different observations (S, ...)."""
+    tabular = TabularSoftmax(len(observations), policy.n_actions)
+    inputs = policy.prepare_observations(observations).cpu().numpy()
+    return LinearWorld(
+        table=pool_world(indexed(stages, observations), tabular, gamma=gamma),
+        coordinates=np.kron(inputs, np.eye(policy.n_actions - 1)),
+    )
