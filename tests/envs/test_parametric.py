@@ -51,7 +51,7 @@ def test_jacobian_agrees_with_finite_differences(world: ParametricWorld) -> None
 @pytest.mark.parametrize("world", WORLDS)
 def test_information_is_the_covariance_of_the_scores(world: ParametricWorld) -> None:
     theta, policy = parameters_of(world), world.policy
-    stage = world.sample(theta, rng=np.random.default_rng(4), n_episodes=8000)
+    stage = world.sample(theta, rng=np.random.default_rng(4), n_episodes=4000)
     scores = policy.scores(policy.tensor(theta), *policy.prepare(stage)).numpy()
     outer = world.gamma ** stage.times[:, None, None] * scores[:, :, None] * scores[:, None, :]
     per_episode = np.add.reduceat(outer, stage.starts)
@@ -65,7 +65,7 @@ def test_samples_come_from_the_family_and_agree_with_the_expectations(
     world: ParametricWorld,
 ) -> None:
     theta = parameters_of(world)
-    stage = world.sample(theta, rng=np.random.default_rng(5), n_episodes=8000)
+    stage = world.sample(theta, rng=np.random.default_rng(5), n_episodes=4000)
     world.policy.check(stage)
     assert stage.features is not None and stage.parameters is None
     discounted = world.gamma ** stage.times[:, None] * stage.features

@@ -109,7 +109,7 @@ def test_sampled_gradients_average_to_the_exact_one(
     rng = np.random.default_rng(6)
     theta = 0.2 * rng.standard_normal(world.policy.n_parameters)
     learner = GradientAscent(n_episodes=n_episodes)
-    gradients = np.stack([learner.gradient(world, theta, weights, rng) for _ in range(600)])
+    gradients = np.stack([learner.gradient(world, theta, weights, rng) for _ in range(300)])
     error = gradients.std(axis=0, ddof=1) / np.sqrt(len(gradients))
     exact = world.jacobian(theta) @ weights
     assert (np.abs(gradients.mean(axis=0) - exact) < 4 * error).all()

@@ -5,8 +5,9 @@ action, so positive weights are costs. Policies act by a = gain @ s + exploratio
 matters is then a function of second moments, which obey a linear recursion: feature expectations,
 their derivatives and best policies come without sampling.
 
-n states, k actions, q reward features, T = `horizon` steps per episode. All sums are over those T
-steps, discounted; best policies are the finite-horizon ones, with one gain per time.
+n states, k actions, q reward features, T = `horizon` steps per episode. Sums are over those T
+steps, discounted, and the best policy then has one gain per time. Functions called stationary are
+about one gain for all times and the infinite discounted sum instead.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import solve_discrete_are, solve_discrete_lyapunov
 
 from logel.envs.tabular import EpisodeArrays, FloatArray
 from logel.errors import OptionError, PolicyError
@@ -24,6 +26,10 @@ from logel.history import Array
 
 # Curvatures below this fraction of the largest cost are rounding errors of a flat direction.
 _FLAT = 1e-12
+_NO_BEST = (
+    "these weights reward ever larger actions or states, so that no policy is best: give the "
+    "actions a positive cost."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,11 +256,35 @@ def feature_expectations(
     """Discounted reward features collected in an episode, shape (q,); see `second_moments`."""
     gains, deviations = _gains(problem, gain), _deviations(problem, sigma)
     moments = second_moments(problem, gains, sigma=deviations)
-    mixed = gains @ moments
-    actions = mixed @ gains.transpose(0, 2, 1) + np.diag(deviations**2)
-    joint = np.block([[moments, mixed.transpose(0, 2, 1)], [mixed, actions]])
-    total = np.tensordot(_discounts(problem), joint, axes=1)
-    return -np.tensordot(problem.costs, total, axes=2)
+    joint = _joint_moments(moments, gains, np.diag(deviations**2))
+    discounts = problem.gamma ** np.arange(problem.horizon)
+    return -np.tensordot(problem.costs, np.tensordot(discounts, joint, axes=1), axes=2)
+
+
+def stationary_expectations(
+    problem: LQRProblem, gain: ArrayLike, *, sigma: ArrayLike = 0.0
+) -> FloatArray:
+    """Reward features collected in the infinite discounted sum, shape (q,).
+
+    Args:
+        problem: The world.
+        gain: Shape (k, n).
+        sigma: Standard deviation of the exploration, one or one per action.
+
+    Raises:
+        PolicyError: If under this gain states grow so fast that the sums have no limit.
+    """
+    gain, variances = _one_gain(problem, gain), _deviations(problem, sigma) ** 2
+    if not _converges(problem, gain):
+        raise PolicyError("under this gain states grow too fast for the discounted sum to exist.")
+    mean, gamma = problem.initial_mean, problem.gamma
+    closed = np.sqrt(gamma) * (problem.dynamics + problem.control @ gain)
+    spread = problem.noise + (problem.control * variances) @ problem.control.T
+    start = problem.initial_covariance + np.outer(mean, mean)
+    # Sum of gamma^h E[s_h s_h^T]: the recursion of `second_moments`, summed.
+    total = solve_discrete_lyapunov(closed, start + gamma / (1.0 - gamma) * spread)
+    joint = _joint_moments(total, gain, np.diag(variances) / (1.0 - gamma))
+    return -np.tensordot(problem.costs, joint, axes=2)
 
 
 def feature_jacobian(
@@ -271,15 +301,13 @@ def feature_jacobian(
         The derivative with respect to the gain, shape (k, n, q), and with respect to the
         logarithms of the deviations, shape (k, q).
     """
-    gains, deviations = _gains(problem, gain), _deviations(problem, sigma)
-    if np.ndim(gain) != 2:
-        raise PolicyError("the Jacobian is that of one gain for all times, shape (k, n).")
-    moments = second_moments(problem, gains, sigma=deviations)
+    gain, deviations = _one_gain(problem, gain), _deviations(problem, sigma)
+    moments = second_moments(problem, gain, sigma=deviations)
     by_gain = np.zeros((problem.n_features, problem.n_actions, problem.n_states))
     by_variance = np.zeros((problem.n_features, problem.n_actions))
-    for h, value in _backward(problem, gains):
+    for h, value in _backward(problem, gain):
         scale = problem.gamma**h
-        by_gain += 2.0 * scale * (value.mixed + value.actions @ gains[h]) @ moments[h]
+        by_gain += 2.0 * scale * (value.mixed + value.actions @ gain) @ moments[h]
         by_variance += scale * np.diagonal(value.actions, axis1=1, axis2=2)
     return -by_gain.transpose(1, 2, 0), -2.0 * deviations[:, None] ** 2 * by_variance.T
 
@@ -309,11 +337,29 @@ def optimal_gains(problem: LQRProblem, weights: ArrayLike) -> FloatArray:
     """
     gains = _riccati(problem, _weights(problem, weights))
     if gains is None:
-        raise OptionError(
-            "these weights reward ever larger actions, so that no policy is best: give the "
-            "actions a positive cost."
-        )
+        raise OptionError(_NO_BEST)
     return gains
+
+
+def optimal_stationary_gain(problem: LQRProblem, weights: ArrayLike) -> FloatArray:
+    """The gain that is best for the infinite discounted sum, by the discounted Riccati equation.
+
+    Best among the policies under which the sum exists.
+
+    Args:
+        problem: The world.
+        weights: Reward weights, shape (q,).
+
+    Returns:
+        One gain for all times, shape (k, n).
+
+    Raises:
+        OptionError: If the weights reward ever larger actions, so that no policy is best.
+    """
+    gain = _stationary_riccati(problem, _weights(problem, weights))
+    if gain is None:
+        raise OptionError(_NO_BEST)
+    return gain
 
 
 def relative_regret(
@@ -322,12 +368,12 @@ def relative_regret(
     *,
     true_weights: ArrayLike,
     initial_gain: ArrayLike | None = None,
-    sigma: ArrayLike = 0.0,
+    stationary: bool = True,
 ) -> float:
     """What acting on recovered weights costs, as a fraction of what there is to lose.
 
     (best value - value of the policy that is optimal for the recovered weights) / (best value -
-    value of the initial policy), all three under the true weights in episodes of T steps. 0 is as
+    value of the initial policy), all three under the true weights and without exploration. 0 is as
     good as knowing the reward, 1 no better than not having learnt. Recovered weights for which no
     policy is best (they reward ever larger actions) have infinite regret.
 
@@ -336,20 +382,29 @@ def relative_regret(
         recovered_weights: Shape (q,); their scale does not matter.
         true_weights: Shape (q,).
         initial_gain: Gain of the policy to compare with; the one that never acts by default.
-        sigma: Exploration of all three policies.
+        stationary: Whether values are infinite discounted sums and a policy has one gain for all
+            times; otherwise values are those of T steps, with one gain per time. Episodes that
+            end are the harder test: just before the end nothing holds back a slightly wrong
+            reward.
     """
-    shape = (problem.n_actions, problem.n_states)
-    initial = np.zeros(shape) if initial_gain is None else initial_gain
     truth = _weights(problem, true_weights)
-    best = start_value(problem, optimal_gains(problem, truth), weights=truth, sigma=sigma)
-    to_lose = best - start_value(problem, initial, weights=truth, sigma=sigma)
+    chosen = (_stationary_riccati if stationary else _riccati)(
+        problem, _weights(problem, recovered_weights)
+    )
+    if stationary:
+        best_gain, expectations = optimal_stationary_gain(problem, truth), stationary_expectations
+    else:
+        best_gain, expectations = optimal_gains(problem, truth), feature_expectations
+    if initial_gain is None:
+        initial_gain = np.zeros((problem.n_actions, problem.n_states))
+    best = float(expectations(problem, best_gain) @ truth)
+    to_lose = best - float(expectations(problem, initial_gain) @ truth)
     if to_lose <= _FLAT * abs(best):
         return 0.0
-    chosen = _riccati(problem, _weights(problem, recovered_weights))
     if chosen is None:
         return float("inf")
     # Two evaluations of the same best policy may differ in the last digit.
-    return max(best - start_value(problem, chosen, weights=truth, sigma=sigma), 0.0) / to_lose
+    return max(best - float(expectations(problem, chosen) @ truth), 0.0) / to_lose
 
 
 def sample_episodes(
@@ -387,13 +442,13 @@ def sample_episodes(
     return EpisodeArrays(states, actions, problem.features(states[:, :-1], actions))
 
 
-def _backward(problem: LQRProblem, gains: FloatArray) -> Iterator[tuple[int, ValueMatrices]]:
+def _backward(problem: LQRProblem, gain: FloatArray) -> Iterator[tuple[int, ValueMatrices]]:
     """Costs to go of every feature, from the last time to the first."""
     to_go = np.zeros((problem.n_features, problem.n_states, problem.n_states))
     for h in reversed(range(problem.horizon)):
         value = _value(problem, problem.costs, to_go)
         yield h, value
-        to_go = value.under(gains[h])
+        to_go = value.under(gain)
 
 
 def _value(problem: LQRProblem, costs: FloatArray, to_go: FloatArray) -> ValueMatrices:
@@ -428,8 +483,42 @@ def _riccati(problem: LQRProblem, weights: FloatArray) -> FloatArray | None:
     return gains
 
 
-def _discounts(problem: LQRProblem) -> FloatArray:
-    return np.asarray(problem.gamma ** np.arange(problem.horizon))
+def _stationary_riccati(problem: LQRProblem, weights: FloatArray) -> FloatArray | None:
+    """The best gain for the infinite sum, or None if there is none."""
+    n, shape = problem.n_states, (problem.n_actions, problem.n_states)
+    cost = np.tensordot(weights / max(np.abs(weights).max(), 1e-300), problem.costs, axes=1)
+    if not cost.any():
+        return np.zeros(shape)
+    root = np.sqrt(problem.gamma)
+    try:
+        to_go = solve_discrete_are(
+            root * problem.dynamics,
+            root * problem.control,
+            cost[:n, :n],
+            cost[n:, n:],
+            s=cost[:n, n:],
+        )
+    except np.linalg.LinAlgError:
+        return None
+    value = _value(problem, cost[None], to_go[None])
+    # The equation also holds where actions are the worst instead of the best.
+    if np.linalg.eigvalsh(value.actions[0]).min() <= _FLAT * np.abs(value.states).max():
+        return None
+    gain = -np.linalg.solve(value.actions[0], value.mixed[0])
+    return gain if _converges(problem, gain) else None
+
+
+def _converges(problem: LQRProblem, gain: FloatArray) -> bool:
+    """Whether discounted second moments die out under the gain."""
+    closed = problem.dynamics + problem.control @ gain
+    return bool(problem.gamma * np.abs(np.linalg.eigvals(closed)).max() ** 2 < 1.0)
+
+
+def _joint_moments(moments: FloatArray, gain: FloatArray, extra: FloatArray) -> FloatArray:
+    """Moments of (s, a) from those of s, with `extra` those of the exploration; broadcasts."""
+    mixed = gain @ moments
+    actions = mixed @ np.swapaxes(gain, -1, -2) + extra
+    return np.block([[moments, np.swapaxes(mixed, -1, -2)], [mixed, actions]])
 
 
 def _gains(problem: LQRProblem, gain: ArrayLike) -> FloatArray:
@@ -442,6 +531,16 @@ def _gains(problem: LQRProblem, gain: ArrayLike) -> FloatArray:
             f"got shape {array.shape}."
         )
     return np.broadcast_to(array, (problem.horizon, *shape))
+
+
+def _one_gain(problem: LQRProblem, gain: ArrayLike) -> FloatArray:
+    """One gain for all times, shape (k, n)."""
+    if np.ndim(gain) != 2:
+        raise PolicyError(
+            f"gain must have shape {(problem.n_actions, problem.n_states)}, one for all times, "
+            f"got shape {np.shape(gain)}."
+        )
+    return np.asarray(_gains(problem, gain)[0])
 
 
 def _deviations(problem: LQRProblem, sigma: ArrayLike) -> FloatArray:
