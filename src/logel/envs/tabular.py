@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from logel.errors import OptionError, PolicyError
+from logel.history import Array, Stage
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -121,14 +122,29 @@ class EpisodeArrays(NamedTuple):
     """Episodes of equal length, packed: N episodes of T steps.
 
     Attributes:
-        states: shape (N, T + 1), int64; the last column is the state after the last action.
-        actions: shape (N, T), int64.
+        states: shape (N, T + 1), int64; the last column is the state after the last action. In
+            continuous worlds (N, T + 1, n), float64.
+        actions: shape (N, T), int64; in continuous worlds (N, T, k), float64.
         features: reward features of each step, shape (N, T, q), float64.
     """
 
-    states: IntArray
-    actions: IntArray
+    states: Array
+    actions: Array
     features: FloatArray
+
+    def stage(self, parameters: ArrayLike | None = None) -> Stage:
+        """The episodes as a stage, with the parameters of the policy if they are to be known."""
+        n_episodes, horizon, n_features = self.features.shape
+        rows = n_episodes * horizon
+        return Stage(
+            observations=self.states[:, :-1].reshape(rows, *self.states.shape[2:]),
+            actions=self.actions.reshape(rows, *self.actions.shape[2:]),
+            lengths=np.full(n_episodes, horizon),
+            terminated=np.zeros(n_episodes, dtype=bool),
+            last_observations=self.states[:, -1],
+            features=self.features.reshape(rows, n_features),
+            parameters=None if parameters is None else np.asarray(parameters),
+        )
 
 
 def softmax_policy(theta: ArrayLike, *, n_states: int, n_actions: int) -> FloatArray:

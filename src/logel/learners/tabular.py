@@ -8,8 +8,8 @@ numbers of their own: an observer that reused a learner's batch would not estima
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from itertools import count, islice
+from dataclasses import dataclass
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -24,11 +24,12 @@ from logel.envs.tabular import (
     softmax_policy,
     uniform_policy,
 )
-from logel.errors import OptionError
 from logel.history import LearningHistory, Stage
+from logel.learners import recording
+from logel.learners.recording import check_rate, independent_streams, record, scheduled_rate
 
 Float = npt.NDArray[np.float64]
-SCHEDULES = ("constant", "normalised", "1/(1+t)", "1/(1+t)^2")
+SCHEDULES = recording.SCHEDULES
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +79,7 @@ class GPOMDPLearner:
     exact: bool = False
 
     def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise OptionError(f"schedule must be one of {SCHEDULES}, but is {self.schedule!r}")
-        if self.learning_rate <= 0:
-            raise OptionError(f"learning_rate must be positive, but is {self.learning_rate}")
+        check_rate(self.learning_rate, self.schedule)
 
     def run(self, mdp: TabularMDP, weights: Float, rng: np.random.Generator) -> Iterator[Snapshot]:
         """Yield the learner's policy before learning and after every update, without end."""
@@ -92,15 +90,10 @@ class GPOMDPLearner:
             policy = softmax_policy(theta, n_states=mdp.n_states, n_actions=mdp.n_actions)
             yield Snapshot(policy, rate)
             gradient = self._gradient(mdp, weights, theta, policy, rng)
-            rate = self._rate(step, float(np.linalg.norm(gradient)))
+            size = float(np.linalg.norm(gradient))
+            rate = scheduled_rate(self.learning_rate, self.schedule, step=step, size=size)
             theta = theta + rate * gradient
             step += 1
-
-    def _rate(self, step: int, size: float) -> float:
-        if self.schedule == "normalised":
-            return self.learning_rate / max(size, 1e-12)
-        power = {"constant": 0, "1/(1+t)": 1, "1/(1+t)^2": 2}[self.schedule]
-        return float(self.learning_rate / (1 + step) ** power)
 
     def _gradient(
         self,
@@ -270,41 +263,22 @@ def observe(
         parameters: Whether the observer also sees the policies' parameters.
         learning_rates: Whether it sees the learning rates.
     """
-    if n_steps < 1:
-        raise OptionError(f"n_steps must be at least 1, but is {n_steps}")
-    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    learner_rng, observer_rng = (np.random.default_rng(s) for s in sequence.spawn(2))
+    learner_rng, observer_rng = independent_streams(seed)
     truth = np.asarray(weights, dtype=float)
-    stages: list[Stage] = []
-    rates: list[float | None] = []
-    for snapshot in islice(learner.run(mdp, truth, learner_rng), n_steps + 1):
-        batch = sample_episodes(
-            mdp, snapshot.policy, rng=observer_rng, n_episodes=n_episodes, horizon=horizon
-        )
-        stages.append(
-            Stage(
-                observations=batch.states[:, :-1].reshape(-1),
-                actions=batch.actions.reshape(-1),
-                lengths=np.full(n_episodes, horizon),
-                terminated=np.zeros(n_episodes, dtype=bool),
-                last_observations=batch.states[:, -1],
-                features=batch.features.reshape(n_episodes * horizon, -1),
-                parameters=snapshot.parameters if parameters else None,
+
+    def watched() -> Iterator[tuple[Stage, float | None]]:
+        for snapshot in learner.run(mdp, truth, learner_rng):
+            batch = sample_episodes(
+                mdp, snapshot.policy, rng=observer_rng, n_episodes=n_episodes, horizon=horizon
             )
-        )
-        rates.append(snapshot.learning_rate)
-    known = [rate for rate in rates[1:] if rate is not None]
-    if learning_rates and len(known) < n_steps:
-        raise OptionError(f"{type(learner).__name__} has no learning rates to reveal")
-    return LearningHistory.from_stages(
-        stages,
-        learning_rates=known if learning_rates else None,
+            stage = batch.stage(snapshot.parameters if parameters else None)
+            yield stage, snapshot.learning_rate
+
+    return record(
+        watched(),
+        learner=learner,
+        n_steps=n_steps,
+        learning_rates=learning_rates,
         feature_names=mdp.feature_names,
-        metadata={
-            "learner": type(learner).__name__,
-            "learner_config": asdict(learner),  # type: ignore[call-overload]
-            "gamma": mdp.gamma,
-            "n_states": mdp.n_states,
-            "n_actions": mdp.n_actions,
-        },
+        metadata={"gamma": mdp.gamma, "n_states": mdp.n_states, "n_actions": mdp.n_actions},
     )

@@ -1,0 +1,88 @@
+"""What all simulated learners share: schedules of their rates, and how they are watched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from logel.errors import OptionError
+from logel.history import LearningHistory, Stage
+
+SCHEDULES = ("constant", "normalised", "1/(1+t)", "1/(1+t)^2")
+
+
+def check_rate(learning_rate: float, schedule: str) -> None:
+    """Raise OptionError unless the rate is positive and the schedule a known one."""
+    if schedule not in SCHEDULES:
+        raise OptionError(f"schedule must be one of {SCHEDULES}, but is {schedule!r}")
+    if learning_rate <= 0:
+        raise OptionError(f"learning_rate must be positive, but is {learning_rate}")
+
+
+def scheduled_rate(learning_rate: float, schedule: str, *, step: int, size: float) -> float:
+    """The rate of a step.
+
+    Args:
+        learning_rate: Rate of the first step, or length of every step if "normalised".
+        schedule: One of `SCHEDULES`.
+        step: Number of the step, from 0.
+        size: Norm of the direction the rate multiplies.
+    """
+    if schedule == "normalised":
+        return learning_rate / max(size, 1e-12)
+    power = {"constant": 0, "1/(1+t)": 1, "1/(1+t)^2": 2}[schedule]
+    return float(learning_rate / (1 + step) ** power)
+
+
+def independent_streams(
+    seed: int | np.random.SeedSequence,
+) -> tuple[np.random.Generator, np.random.Generator]:
+    """Random numbers for the learner and, independent of them, for the observer."""
+    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    learner, observer = (np.random.default_rng(s) for s in sequence.spawn(2))
+    return learner, observer
+
+
+def record(
+    run: Iterable[tuple[Stage, float | None]],
+    *,
+    learner: object,
+    n_steps: int,
+    learning_rates: bool,
+    feature_names: tuple[str, ...],
+    metadata: Mapping[str, Any],
+) -> LearningHistory:
+    """Make a history of a learner's first stages.
+
+    Args:
+        run: Stages, each with the rate of the step that led to it (None if there is none).
+        learner: The learner, a dataclass; its name and settings go into the metadata.
+        n_steps: Number m of steps to record.
+        learning_rates: Whether the observer sees the rates.
+        feature_names: Names of the reward features.
+        metadata: What else to note.
+    """
+    if n_steps < 1:
+        raise OptionError(f"n_steps must be at least 1, but is {n_steps}")
+    stages: list[Stage] = []
+    rates: list[float | None] = []
+    for stage, rate in islice(run, n_steps + 1):
+        stages.append(stage)
+        rates.append(rate)
+    known = [rate for rate in rates[1:] if rate is not None]
+    if learning_rates and len(known) < n_steps:
+        raise OptionError(f"{type(learner).__name__} has no learning rates to reveal")
+    return LearningHistory.from_stages(
+        stages,
+        learning_rates=known if learning_rates else None,
+        feature_names=feature_names,
+        metadata={
+            "learner": type(learner).__name__,
+            "learner_config": asdict(learner),  # type: ignore[call-overload]
+            **metadata,
+        },
+    )
