@@ -27,7 +27,7 @@ class Ascent:
 
     Attributes:
         jacobian: Psi, shape (m, d, q).
-        fisher: Fisher information of the policy per episode, shape (m, d, d).
+        fisher: Fisher information of a discounted episode about the policy, shape (m, d, d).
         noise: Covariance, up to scale, of a sampled gradient, shape (m, d, d).
         curvature: Derivative of Psi @ weights, shape (m, d, d), or None when it is not known: then
             Jacobians are held fixed inside a round and refreshed between rounds.

@@ -124,13 +124,14 @@ class LinearWorld:
         """The landscape at the parameters (m, d) of the first m stages."""
         j, climber = self.coordinates, self._climber
         flow = climber.flow(states @ j.T)
+        discounts = self.table.gamma ** np.arange(self.table.horizon)
         some = np.zeros(self.n_features) if weights is None else weights
         curvature = None
         if weights is not None:
             curvature = j.T @ climber.curvature(flow, weights) @ j
         return Ascent(
             jacobian=j.T @ flow.jacobian,
-            fisher=self._fisher(flow.policy, flow.here.sum(axis=0)),
+            fisher=self._fisher(flow.policy, np.tensordot(discounts, flow.here, axes=1)),
             noise=j.T @ climber.noise_shape(flow, some) @ j,
             curvature=curvature,
         )

@@ -148,7 +148,7 @@ class SampledWorld:
             states: Shape (m, d) or longer.
             without: Group of episodes to leave out of everything but the likelihood.
         """
-        critic = self.basis.fit(self.rows, without=without)
+        critic = _Critic(self, without=without)
         plain, own, noise_of_own = [], [], 0.0
         fisher, noise = [], []
         left = np.cumsum((self.gamma ** np.arange(self.horizon))[::-1])[::-1]
@@ -160,10 +160,10 @@ class SampledWorld:
             own.append(correction)
             noise_of_own += error
             n = rows.n_episodes.sum()
-            fisher.append(self.policy.fisher(theta, rows.observations).dense() / n)
-            weight = (left[rows.times] / left[0]) ** 2
-            spread = self.policy.fisher(theta, rows.observations, self.policy.tensor(weight))
-            noise.append(spread.dense() / n)
+            discounts = self.policy.tensor(self.gamma**rows.times)
+            fisher.append(self.policy.fisher(theta, rows.observations, discounts).dense() / n)
+            left_over = self.policy.tensor((left[rows.times] / left[0]) ** 2)
+            noise.append(self.policy.fisher(theta, rows.observations, left_over).dense() / n)
         residual = np.stack(own)
         share = max(0.0, 1 - noise_of_own / max(float((residual**2).sum()), 1e-300))
         return replace(
@@ -180,7 +180,7 @@ class SampledWorld:
         self, critic: _Critic, rows: _Rows, theta: Tensor, used: Array
     ) -> tuple[Float, Float, float]:
         """The critic's Jacobian, (d, q), its correction by own returns, and that one's noise."""
-        values = critic.values(self, theta)
+        values = critic.values(theta)
         counts = rows.n_episodes if used.all() else rows.n_episodes.copy()
         if not used.all():
             counts[rows.group[~used][0]] = 0
@@ -252,56 +252,46 @@ class CriticBasis:
             extra[:, _square_column(p + i, p + k)] = (deviation[:, i] / self.scale[p + i]) ** 2
         return functions + extra
 
-    def fit(self, rows: tuple[_Rows, ...], *, without: int | None) -> _Critic:
-        """Collect what every stage's transitions say."""
-        used = [
-            r.known & (np.ones(len(r.times), bool) if without is None else r.group != without)
-            for r in rows
-        ]
-        return _Critic(self, rows, used)
-
 
 class _Critic:
     """Successor features of any policy of the family, from the transitions of all stages."""
 
-    def __init__(self, basis: CriticBasis, rows: tuple[_Rows, ...], used: list[Array]) -> None:
-        self.basis, self.rows, self.used = basis, rows, used
-        self._functions: list[Float] | None = None
-        self._inverse: Float | None = None
-        self._paid: Float | None = None
+    def __init__(self, world: SampledWorld, *, without: int | None) -> None:
+        self.world = world
+        policy, basis, stages = world.policy, world.basis, world.rows
+        used = [r.known if without is None else r.known & (r.group != without) for r in stages]
+        picked = list(zip(stages, used, strict=True))
+        actions = np.concatenate([_numbers(policy, r.actions)[u] for r, u in picked])
+        self.functions = basis(np.concatenate([r.raw[u] for r, u in picked]), actions)
+        self.following = torch.cat([r.following[torch.as_tensor(u)] for r, u in picked])
+        self.raw_following = np.concatenate([r.raw_following[u] for r, u in picked])
+        self.going = np.concatenate([r.going[u] for r, u in picked])
+        gram = self.functions.T @ self.functions
+        self.inverse = np.linalg.inv(gram + _RIDGE * np.diagonal(gram).mean() * np.eye(len(gram)))
+        self.paid = self.functions.T @ np.concatenate([r.features[u] for r, u in picked])
 
-    def values(self, world: SampledWorld, theta: Tensor) -> Float:
+    def values(self, theta: Tensor) -> Float:
         """Coefficients with 0, 1, ... further times to go, shape (horizon, k, q)."""
-        policy = world.policy
-        if self._functions is None:
-            self._functions = [
-                self.basis(r.raw[u], _numbers(policy, r.actions[torch.as_tensor(u)]))
-                for r, u in zip(self.rows, self.used, strict=True)
-            ]
-            k = self._functions[0].shape[1]
-            gram = sum((f.T @ f for f in self._functions), np.zeros((k, k)))
-            ridge = _RIDGE * np.diagonal(gram).mean() * np.eye(k)
-            self._inverse = np.linalg.inv(gram + ridge)
-            paid = [
-                f.T @ r.features[u]
-                for f, r, u in zip(self._functions, self.rows, self.used, strict=True)
-            ]
-            self._paid = np.sum(paid, axis=0)
-        assert self._inverse is not None and self._paid is not None
-        onward = np.zeros_like(self._inverse)
-        for functions, r, u in zip(self._functions, self.rows, self.used, strict=True):
-            ahead = _expected_functions(policy, self.basis, theta, r, u)
-            onward += functions.T @ (ahead * r.going[u, None])
-        step, paid_now = self._inverse @ onward, self._inverse @ self._paid
+        ahead = self._expected_functions(theta) * self.going[:, None]
+        step, paid_now = self.inverse @ (self.functions.T @ ahead), self.inverse @ self.paid
         values = [paid_now]
-        for _ in range(world.horizon - 1):
-            values.append(paid_now + world.gamma * step @ values[-1])
+        for _ in range(self.world.horizon - 1):
+            values.append(paid_now + self.world.gamma * step @ values[-1])
         result = np.stack(values)
         if not np.isfinite(result).all():
             raise HistoryError(
                 "the critic of the features diverges on these data: use method='two-step'"
             )
         return result
+
+    def _expected_functions(self, theta: Tensor) -> Float:
+        """Basis functions of the next observation, averaged over the policy's next action."""
+        policy, basis = self.world.policy, self.world.basis
+        outputs = policy.outputs(theta, self.following).detach()
+        if isinstance(policy, SoftmaxPolicy):
+            return basis(self.raw_following, torch.softmax(outputs, dim=1).cpu().numpy())
+        mean, log_std = outputs.chunk(2, dim=1)
+        return basis.expected(self.raw_following, mean.cpu().numpy(), log_std.exp().cpu().numpy())
 
 
 def sampled_world(stages: Iterable[Stage], policy: Policy, *, gamma: float) -> SampledWorld:
@@ -374,17 +364,6 @@ def _numbers(policy: Policy, actions: Tensor) -> Float:
     if isinstance(policy, SoftmaxPolicy):
         return np.eye(policy.n_actions)[actions.cpu().numpy()]
     return actions.cpu().numpy().astype(float).reshape(len(actions), -1)
-
-
-def _expected_functions(
-    policy: Policy, basis: CriticBasis, theta: Tensor, rows: _Rows, used: Array
-) -> Float:
-    """Basis functions of the next observation, averaged over the policy's next action."""
-    outputs = policy.outputs(theta, rows.following[torch.as_tensor(used)]).detach()
-    if isinstance(policy, SoftmaxPolicy):
-        return basis(rows.raw_following[used], torch.softmax(outputs, dim=1).cpu().numpy())
-    mean, log_std = outputs.chunk(2, dim=1)
-    return basis.expected(rows.raw_following[used], mean.cpu().numpy(), log_std.exp().cpu().numpy())
 
 
 def _nodes(policy: Policy, theta: Tensor, observations: Tensor) -> Iterator[tuple[Float, Tensor]]:
