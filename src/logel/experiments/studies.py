@@ -23,15 +23,24 @@ try:
 except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtraError("pandas", "report") from None
 
-from logel.experiments import accuracy, gridworld
+from logel.experiments import (
+    accuracy,
+    coverage,
+    gridworld,
+    jacobian_accuracy,
+    other_worlds,
+    paper_reward,
+)
 from logel.report import study_figures
 from logel.report.plots import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+TaskLister = Callable[[dict[str, str], Sequence[str], range], list[Task]]
+ClaimJudge = Callable[[pd.DataFrame], list[Claim]]
 # Raised whenever a change to the code changes results, so that old task files are not mixed in.
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -74,12 +83,33 @@ class Study:
     """
 
     name: str
-    tasks: Callable[[dict[str, str], Sequence[str], range], list[Task]]
+    tasks: TaskLister
     run: TaskFunction
-    claims: Callable[[pd.DataFrame], list[Claim]]
+    claims: ClaimJudge
     figure: Callable[[pd.DataFrame], Figure]
     own_world: bool = True
     """Whether the user may choose map and reward."""
+
+
+_QUALITY = {"regret": "relative regret", "error": "direction error", "coverage": "coverage"}
+
+
+def _accuracy_study(
+    name: str,
+    parts: tuple[TaskLister, TaskFunction, ClaimJudge],
+    cases: list[str],
+    measures: dict[str, str],
+) -> Study:
+    """A study against known truth, drawn as bars per case."""
+    tasks, run, claims = parts
+    return Study(
+        name,
+        tasks,
+        run,
+        claims,
+        lambda table: study_figures.case_bars(table, cases, measures),
+        own_world=False,
+    )
 
 
 STUDIES = {
@@ -106,17 +136,17 @@ STUDIES = {
             gridworld.curves_claims,
             study_figures.curves_figure,
         ),
-        Study(
+        _accuracy_study(
             "accuracy-random",
-            accuracy.random_tasks,
-            accuracy.run_random,
-            accuracy.random_claims,
-            lambda table: study_figures.case_bars(
-                table,
-                ["learner", "steps"],
-                {"regret": "relative regret", "error": "direction error", "coverage": "coverage"},
-            ),
-            own_world=False,
+            (accuracy.random_tasks, accuracy.run_random, accuracy.random_claims),
+            ["learner", "steps"],
+            _QUALITY,
+        ),
+        _accuracy_study(
+            "accuracy-paper",
+            (paper_reward.tasks, paper_reward.run, paper_reward.claims),
+            ["learner", "steps"],
+            {"value": "value (best 3.189)", "error": "direction error", "coverage": "coverage"},
         ),
         Study(
             "accuracy-known",
@@ -126,34 +156,36 @@ STUDIES = {
             study_figures.accuracy_known_figure,
             own_world=False,
         ),
-        Study(
+        _accuracy_study(
             "accuracy-null",
-            accuracy.null_tasks,
-            accuracy.run_null,
-            accuracy.null_claims,
-            lambda table: study_figures.case_bars(
-                table, ["walk", "known"], {"significant": "weights called significant"}
-            ),
-            own_world=False,
+            (accuracy.null_tasks, accuracy.run_null, accuracy.null_claims),
+            ["walk", "known"],
+            {"significant": "weights called significant"},
         ),
-        Study(
+        _accuracy_study(
+            "accuracy-coverage",
+            (coverage.tasks, coverage.run, coverage.claims),
+            ["world", "known"],
+            {"coverage": "coverage", "width": "median width", "error": "direction error"},
+        ),
+        _accuracy_study(
             "accuracy-worlds",
-            accuracy.worlds_tasks,
-            accuracy.run_worlds,
-            accuracy.worlds_claims,
-            lambda table: study_figures.case_bars(
-                table,
-                ["world", "learner"],
-                {"regret": "relative regret", "error": "direction error", "coverage": "coverage"},
-            ),
-            own_world=False,
+            (other_worlds.tasks, other_worlds.run, other_worlds.claims),
+            ["world", "learner"],
+            _QUALITY,
+        ),
+        _accuracy_study(
+            "accuracy-bound",
+            (accuracy.bound_tasks, accuracy.run_bound, accuracy.bound_claims),
+            ["steps"],
+            {"error": "direction error"},
         ),
         Study(
-            "accuracy-bound",
-            accuracy.bound_tasks,
-            accuracy.run_bound,
-            accuracy.bound_claims,
-            lambda table: study_figures.case_bars(table, ["steps"], {"error": "direction error"}),
+            "accuracy-jacobians",
+            jacobian_accuracy.tasks,
+            jacobian_accuracy.run,
+            jacobian_accuracy.claims,
+            study_figures.jacobian_figure,
             own_world=False,
         ),
     )

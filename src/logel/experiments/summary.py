@@ -18,6 +18,8 @@ MEASURES = (
     "width",
     "significant",
     "bound",
+    "attainable",
+    "reduction",
 )
 # Columns that describe the run rather than what is compared.
 _IGNORED = {"study", "seed", "map", "weights", "status", "learner_model", "best_value"}

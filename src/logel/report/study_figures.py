@@ -164,3 +164,29 @@ def accuracy_known_figure(table: pd.DataFrame) -> Figure:
         tidy(axes, title=f"{gradient} gradients", x="steps watched", y="direction error")
     _legend(figure, panels[0], f"{table.seed.nunique()} runs, mean and 98% band")
     return figure
+
+
+def jacobian_figure(table: pd.DataFrame) -> Figure:
+    """How many times smaller the squared error of each estimator of the Jacobians is."""
+    figure = new_figure(8, 3.6)
+    axes = figure.subplots()
+    worlds = list(dict.fromkeys(table.world))
+    estimators = [name for name in dict.fromkeys(table.estimator) if name != "none"]
+    width = 0.8 / len(estimators)
+    for k, estimator in enumerate(estimators):
+        logs = [
+            mean_interval(
+                np.log(table[(table.estimator == estimator) & (table.world == world)].reduction)
+            )
+            for world in worlds
+        ]
+        means, low, high = np.exp(np.nan_to_num(np.array(logs))).T
+        at = np.arange(len(worlds)) + (k - (len(estimators) - 1) / 2) * width
+        axes.bar(at, means, width, label=estimator)
+        axes.errorbar(at, means, yerr=[means - low, high - means], fmt="none", ecolor="black")
+    axes.set_yscale("log")
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_xticks(np.arange(len(worlds)), worlds)
+    tidy(axes, title="Squared error of the Jacobian: own G(PO)MDP over estimator")
+    _legend(figure, axes, f"{table.seed.nunique()} runs, geometric mean and 98% interval")
+    return figure

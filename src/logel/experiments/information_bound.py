@@ -1,0 +1,152 @@
+"""The least that any unbiased estimator can err, from trajectories alone: the Cramer-Rao bound.
+
+A learner without noise of its own is a path: a function of its first state and of the weights (its
+rate or temperature folded in). The information of all stages' actions about both follows from the
+sensitivities of that path; what is left about the weights when the first state is unknown bounds
+every unbiased estimator. A learner whose own updates are noisy shows less, so for it the bound of
+its average path is a bound all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from logel.envs.tabular import TabularMDP
+from logel.learner_models import (
+    GradientLearner,
+    LearnerModel,
+    QLearningLearner,
+    SoftPolicyLearner,
+    SoftValueLearner,
+)
+from logel.learners.tabular import GPOMDPLearner, QLearner, SoftPolicyIteration
+from logel.world_model import TabularWorld
+
+Float = npt.NDArray[np.float64]
+MODELS: dict[str, type[LearnerModel]] = {
+    "gpomdp": GradientLearner,
+    "qlearning": QLearningLearner,
+    "svi": SoftValueLearner,
+    "spi": SoftPolicyLearner,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """What no unbiased estimator can beat.
+
+    Attributes:
+        covariance: Least covariance of the weights, gauge removed, shape (q, q).
+        weights: The true weights in the same units, gauge removed, shape (q,).
+    """
+
+    covariance: Float
+    weights: Float
+
+    @property
+    def direction(self) -> float:
+        """Least root-mean-square direction error."""
+        size = float(np.linalg.norm(self.weights))
+        unit = self.weights / size
+        across = np.eye(len(unit)) - np.outer(unit, unit)
+        return float(np.sqrt(np.trace(across @ self.covariance @ across)) / size)
+
+    def draw(self, n: int, rng: np.random.Generator) -> Float:
+        """What an efficient unbiased estimator would answer, n times, shape (n, q)."""
+        values, vectors = np.linalg.eigh(self.covariance)
+        root = vectors * np.sqrt(np.clip(values, 0, None))
+        return np.asarray(self.weights + rng.standard_normal((n, len(root))) @ root.T)
+
+
+def exact_world(mdp: TabularMDP, *, horizon: int) -> TabularWorld:
+    """The true world in the form of a pooled one, with nothing observed in it."""
+    return TabularWorld(
+        transitions=np.asarray(mdp.transitions),
+        features=np.asarray(mdp.expected_features),
+        initial=np.asarray(mdp.initial),
+        gamma=mdp.gamma,
+        horizon=horizon,
+        counts=np.zeros((1, mdp.n_states, mdp.n_actions)),
+        episode_sums=(np.zeros((1, mdp.n_states, mdp.n_actions, mdp.n_features)),),
+    )
+
+
+def cramer_rao(
+    mdp: TabularMDP,
+    weights: Float,
+    *,
+    learner: str,
+    n_steps: int,
+    n_episodes: int = 50,
+    horizon: int = 20,
+) -> Bound:
+    """The bound for one of the paper's learners, its first state unknown.
+
+    Features are taken to sum to a constant (areas), so that one direction is not identified.
+    """
+    model = MODELS[learner](exact_world(mdp, horizon=horizon))
+    q, d = mdp.n_features, model.state_dim
+    scaled = _in_model_units(learner, weights)
+    parameters = np.concatenate([scaled, _nuisance(learner, model)])
+    state = np.zeros((1, d))
+    sensitivity = np.concatenate([np.eye(d), np.zeros((d, q))], axis=1)
+    information = np.zeros((d + q, d + q))
+    for _ in range(n_steps + 1):
+        policy = model.policies(state)[0]
+        visits = n_episodes * undiscounted_visits(mdp, policy, horizon)
+        information += (
+            sensitivity.T @ _fisher(policy, visits, whole=model.keeps_values) @ (sensitivity)
+        )
+        step = model.predict(state, parameters)
+        sensitivity = step.transition[0] @ sensitivity
+        sensitivity[:, d:] += step.design[0][:, :q]
+        state = step.following
+    covariance = np.linalg.pinv(information, rcond=1e-12, hermitian=True)[d:, d:]
+    identified = np.eye(q) - np.full((q, q), 1 / q)
+    return Bound(identified @ covariance @ identified, identified @ scaled)
+
+
+def direction_bound(mdp: TabularMDP, weights: Float, *, learner: str, n_steps: int) -> float:
+    """Least root-mean-square direction error of an unbiased estimator."""
+    return cramer_rao(mdp, weights, learner=learner, n_steps=n_steps).direction
+
+
+def _in_model_units(learner: str, weights: Float) -> Float:
+    """Weights with the learner's rate or temperature folded in."""
+    if learner == "gpomdp":
+        return GPOMDPLearner().learning_rate * weights
+    if learner == "spi":
+        return weights / SoftPolicyIteration().temperature
+    return np.asarray(weights, dtype=float)
+
+
+def _nuisance(learner: str, model: LearnerModel) -> Float:
+    """The nuisance parameters a learner of the study really has."""
+    if learner == "qlearning":
+        teacher = QLearner()
+        return np.array([np.log(teacher.learning_rate * teacher.n_steps)])
+    return np.zeros(len(model.nuisance_mean))
+
+
+def _fisher(policy: Float, visits: Float, *, whole: bool) -> Float:
+    """Information of one stage about logits: all of them, or those relative to the last action."""
+    free = policy if whole else policy[:, :-1]
+    s, width = free.shape
+    blocks = free[:, :, None] * np.eye(width) - free[:, :, None] * free[:, None, :]
+    fisher = np.zeros((s, width, s, width))
+    index = np.arange(s)
+    fisher[index, :, index, :] = visits[:, None, None] * blocks
+    return fisher.reshape(s * width, s * width)
+
+
+def undiscounted_visits(mdp: TabularMDP, policy: Float, horizon: int) -> Float:
+    """Expected number of times each state is acted in, over one episode."""
+    kernel = np.einsum("sa,sat->st", policy, mdp.transitions)
+    here, total = np.asarray(mdp.initial), np.zeros(mdp.n_states)
+    for _ in range(horizon):
+        total = total + here
+        here = here @ kernel
+    return total
