@@ -22,6 +22,7 @@ from logel.history import FeatureFunction, LearningHistory
 from logel.infer_joint import LARGEST_JOINT, Progress, check_movement, infer_jointly
 from logel.jacobian import Baseline, Estimator, StageJacobian, stage_jacobian
 from logel.learner_choice import JointMethod
+from logel.planning import Planning
 from logel.policies import Policy, TabularSoftmax
 from logel.solve import Solution, Status, compress, solve
 from logel.uncertainty import jackknife
@@ -191,6 +192,7 @@ def infer_reward(
         rank=solution.rank,
         condition=solution.condition,
         held_out=None if path is None else np.array([c.held_out for c in path.clones]),
+        planning=None if spread is None else Planning.proportional(spread[0]),
     )
 
 
