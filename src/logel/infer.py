@@ -20,6 +20,7 @@ from logel.features import feature_names, featured
 from logel.fisher import BlockFisher, ProductFisher
 from logel.history import FeatureFunction, LearningHistory
 from logel.infer_joint import LARGEST_JOINT, Progress, check_movement, infer_jointly
+from logel.infer_mirror import MirrorMethod, infer_in_function_space
 from logel.jacobian import Baseline, Estimator, StageJacobian, stage_jacobian
 from logel.learner_choice import JointMethod
 from logel.planning import Planning
@@ -72,7 +73,7 @@ class Method:
             raise OptionError(f"metric must be 'identity' or 'fisher', but is {self.metric!r}")
 
 
-METHODS: dict[str, Method | JointMethod] = {
+METHODS: dict[str, Method | JointMethod | MirrorMethod] = {
     # The paper's algorithm. What it leaves open, and what we take: the G(PO)MDP estimator (it names
     # two); no baseline (it mentions none, and asks for an unbiased estimator); a weak unit prior in
     # cloning (the plain maximum does not exist for actions never taken); rates start equal; epsilon
@@ -85,6 +86,8 @@ METHODS: dict[str, Method | JointMethod] = {
     "two-step": Method(baseline=Baseline.TIME, shared_rate=True),
     # Path, weights and learner model together; tabular policies only.
     "joint": JointMethod(),
+    # Natural gradient without parameters: log-policies against feature advantages, any family.
+    "mirror": MirrorMethod(),
 }
 
 
@@ -93,7 +96,7 @@ def infer_reward(
     policy: Policy,
     *,
     gamma: float,
-    method: str | Method | JointMethod = "default",
+    method: str | Method | JointMethod | MirrorMethod = "default",
     features: FeatureFunction | None = None,
     use_parameters: bool = True,
     intervals: bool = True,
@@ -111,8 +114,8 @@ def infer_reward(
         policy: Family of the learner's policies (or of the clones that stand for them).
         gamma: The learner's discount factor, in [0, 1).
         method: "default" takes "joint" for tabular policies and "two-step" for others; "paper" is
-            exactly the paper's algorithm, "authors" what its experiments run; or a `Method` or
-            `JointMethod` of your own.
+            exactly the paper's algorithm, "authors" what its experiments run, "mirror" compares
+            policies as functions; or a `Method`, `JointMethod` or `MirrorMethod` of your own.
         features: Maps (observations, actions, next_observations) to reward features (N, q); needed
             when the episodes carry none.
         use_parameters: Use the history's policy parameters if it has them, instead of cloning.
@@ -129,6 +132,19 @@ def infer_reward(
             f"the history has {len(history)} stage: at least two are needed to see the learner move"
         )
     report = progress or (lambda what, done, total: None)
+    if isinstance(chosen, MirrorMethod):
+        return infer_in_function_space(
+            history,
+            policy,
+            name=name,
+            method=chosen,
+            gamma=gamma,
+            features=features,
+            use_parameters=use_parameters,
+            intervals=intervals,
+            seed=seed,
+            report=report,
+        )
     if isinstance(chosen, JointMethod):
         return infer_jointly(
             history,
@@ -196,7 +212,9 @@ def infer_reward(
     )
 
 
-def _choose(method: str | Method | JointMethod, policy: Policy) -> tuple[str, Method | JointMethod]:
+def _choose(
+    method: str | Method | JointMethod | MirrorMethod, policy: Policy
+) -> tuple[str, Method | JointMethod | MirrorMethod]:
     if not isinstance(method, str):
         return "custom", method
     if method == "default":
