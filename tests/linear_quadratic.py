@@ -1,7 +1,7 @@
 """A linear system with quadratic features and a learner whose advantages are known in closed form.
 
-x' = A x + B a + noise, a = k + K x + sigma z; features -x1^2, -x2^2, -|a|^2, x1. The natural gradient
-moves the mean by rate * sigma^2 * dQ/da at the mean, which is linear in x again.
+x' = A x + B a + noise, a = k + K x + sigma z; features -x1^2, -x2^2, -|a|^2, x1. The natural
+gradient moves the mean by rate * sigma^2 * dQ/da at the mean, which is linear in x again.
 """
 
 from __future__ import annotations

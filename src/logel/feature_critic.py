@@ -178,9 +178,10 @@ def critic_basis(
 ) -> Float:
     """State features of the critic, shape (N, b).
 
-    Always one first; then an indicator per state where states are few and discrete; otherwise a quadratic in the
-    standardised coordinates (without cross terms beyond 16 of them). With times, for episodes that
-    end where they are cut off, also powers of the time (in tables: an indicator's slope in time).
+    Always one first; then an indicator per state where states are few and discrete; otherwise a
+    quadratic in the standardised coordinates (without cross terms beyond 16 of them). With times,
+    for episodes that end where they are cut off, also powers of the time (in tables: an
+    indicator's slope in time).
     """
     n = len(observations)
     if n_states is not None:

@@ -51,6 +51,7 @@ class MirrorMethod:
         epsilon: Lower bound of the learning rates, in units of the equal ones we start from.
         max_iterations: Limit on alternations.
         n_groups: Groups of episodes left out in turn for the intervals.
+        n_draws: Draws of the weights, where only their direction is known.
     """
 
     clone: CloneConfig = field(default_factory=CloneConfig)
@@ -65,17 +66,17 @@ class MirrorMethod:
     epsilon: float = 1e-6
     max_iterations: int = 2000
     n_groups: int = 20
+    n_draws: int = 2000
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state_features", StateFeatures(self.state_features))
         for name in ("trace", "pool"):
             if not 0 <= getattr(self, name) <= 1:
                 raise OptionError(f"{name} must be in [0, 1], but is {getattr(self, name)}")
-        if self.ridge < 0 or self.epsilon <= 0 or self.max_iterations < 1 or self.n_groups < 1:
-            raise OptionError(
-                "ridge must not be negative, epsilon must be positive, max_iterations and n_groups "
-                f"at least 1: {self}"
-            )
+        if min(self.max_iterations, self.n_groups, self.n_draws) < 1:
+            raise OptionError(f"max_iterations, n_groups and n_draws must be at least 1: {self}")
+        if self.ridge < 0 or self.epsilon <= 0:
+            raise OptionError(f"ridge must not be negative, epsilon must be positive: {self}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,18 +146,19 @@ def infer_in_function_space(
     answer = solve_movement(movement, gauge, rates, method)
     tellable = path is None or path.config.method is CloneMethod.MLE
     known = intervals and tellable and answer.sampling is not None
+    weights, rates_found = answer.raw / answer.scale, answer.rates * answer.scale
     fit = explain(
-        movement.delta,
-        movement.design,
-        answer.weights,
-        answer.rates,
-        fitted=len(names) - gauge.n,
+        movement.delta, movement.design, weights, rates_found, fitted=len(names) - gauge.n
     )
+    draws = answer.draws(method.n_draws, np.random.default_rng(seed)) if known else None
+    covariance = answer.sampling + answer.learner if known and answer.sampling is not None else None
+    if draws is not None:
+        covariance = np.cov(draws.T).reshape(len(names), -1)
     return RewardEstimate(
-        weights=answer.weights,
+        weights=weights,
         feature_names=names,
-        learning_rates=answer.rates,
-        covariance=answer.covariance if known else None,
+        learning_rates=rates_found,
+        covariance=covariance,
         degrees_of_freedom=answer.degrees_of_freedom if known else 0,
         scale="unit norm" if rates is None else "known learning rates",
         status=_status(answer, gauge),
@@ -168,6 +170,7 @@ def infer_in_function_space(
         objective_trace=answer.solution.objective_trace,
         rank=answer.solution.rank,
         condition=answer.solution.condition,
+        draws=draws,
         held_out=None if path is None else np.array([c.held_out for c in path.clones]),
         planning=answer.planning if known else None,
     )
@@ -387,35 +390,58 @@ class Answer:
     """Weights with their uncertainty.
 
     Attributes:
-        weights: Shape (q,), unit norm unless rates are known.
+        raw: Weights that go with rates of mean one (or with the known ones), shape (q,).
         rates: Shape (m,).
-        sampling: Covariance due to the episodes seen, (q, q), or None with fewer than three groups.
-        learner: Covariance due to movement that no reward explains, beyond sampling noise.
+        sampling: Covariance of `raw` due to the episodes seen, (q, q), or None with fewer than
+            three groups.
+        learner: The same due to movement that no reward explains, beyond sampling noise.
         degrees_of_freedom: Of the sampling covariance.
         solution: The least-squares solution, before the noise correction.
         chance: Probability that unrelated movement is explained as well as this one.
+        free: Whether only the direction of the weights is known.
     """
 
-    weights: Float
+    raw: Float
     rates: Float
     sampling: Float | None
     learner: Float
     degrees_of_freedom: int
     solution: Solution
     chance: float
+    free: bool
 
     @property
-    def covariance(self) -> Float | None:
-        """Of the weights, shape (q, q)."""
-        return None if self.sampling is None else self.sampling + self.learner
+    def scale(self) -> float:
+        """What the raw weights are divided by, and the rates multiplied."""
+        size = float(np.linalg.norm(self.raw))
+        return size if self.free and size > 0 else 1.0
+
+    def draws(self, n: int, rng: np.random.Generator) -> Float | None:
+        """Directions from a Student distribution of the raw weights, shape (n, q).
+
+        A direction's sign is uncertain where the whole vector is: no linearisation shows that.
+        """
+        if self.sampling is None or not self.free:
+            return None
+        values, vectors = np.linalg.eigh(self.sampling + self.learner)
+        noise = rng.standard_normal((n, len(values))) * np.sqrt(np.clip(values, 0, None))
+        freedom = self.degrees_of_freedom
+        noise = noise / np.sqrt(rng.chisquare(freedom, (n, 1)) / freedom)
+        drawn = self.raw + noise @ vectors.T
+        norms = np.linalg.norm(drawn, axis=1, keepdims=True)
+        return np.asarray(drawn / np.where(norms > 0, norms, 1.0))
 
     @property
     def planning(self) -> Planning | None:
         """More episodes leave the learner's own noise as it is; more stages average both."""
         if self.sampling is None:
             return None
-        total = self.sampling + self.learner
-        return Planning(total, self.sampling / 2 + self.learner, total / 2)
+        change = np.eye(len(self.raw))
+        if self.free:
+            unit = self.raw / self.scale
+            change = (change - np.outer(unit, unit)) / self.scale
+        sampling, learner = (change @ c @ change.T for c in (self.sampling, self.learner))
+        return Planning(sampling + learner, sampling / 2 + learner, (sampling + learner) / 2)
 
 
 def solve_movement(
@@ -427,39 +453,27 @@ def solve_movement(
     if not method.debias:
         noise, cross = np.zeros_like(noise), np.zeros_like(cross)
     found = _solve_once(movement.delta, movement.design @ basis, noise, cross, rates, method)
-    free = rates is None
-    weights, change = _normalised(found.weights, free=free)
     sampling, freedom = None, 0
     if movement.n_groups >= 3:
         g = movement.n_groups
-        replicates = []
-        for delta, design in zip(movement.delta_without, movement.design_without, strict=True):
-            again = _solve_once(delta, design @ basis, noise, cross, rates, method, tolerance=1e-8)
-            replicates.append(basis @ _normalised(again.weights, free=free)[0])
-        spread = np.stack(replicates) - np.mean(replicates, axis=0)
+        replicates = [
+            _solve_once(delta, design @ basis, noise, cross, rates, method, tolerance=1e-8).weights
+            for delta, design in zip(movement.delta_without, movement.design_without, strict=True)
+        ]
+        spread = (np.stack(replicates) - np.mean(replicates, axis=0)) @ basis.T
         sampling, freedom = (g - 1) / g * spread.T @ spread, g - 1
     excess, chance = _unexplained(movement, basis, found)
     inverse = np.linalg.pinv(found.corrected)
-    learner = basis @ change @ (excess * inverse @ found.square @ inverse) @ change.T @ basis.T
-    size = float(np.linalg.norm(found.weights)) if free else 1.0
     return Answer(
-        weights=basis @ weights,
-        rates=found.rates * (size if size > 0 else 1.0),
+        raw=basis @ found.weights,
+        rates=found.rates,
         sampling=sampling,
-        learner=learner,
+        learner=basis @ (excess * inverse @ found.square @ inverse) @ basis.T,
         degrees_of_freedom=freedom,
         solution=found.solution,
         chance=chance,
+        free=rates is None,
     )
-
-
-def _normalised(weights: Float, *, free: bool) -> tuple[Float, Float]:
-    """Unit weights where the scale is free, and the derivative of that, (q, q)."""
-    size = float(np.linalg.norm(weights))
-    if not free or size == 0:
-        return weights, np.eye(len(weights))
-    unit = weights / size
-    return unit, (np.eye(len(unit)) - np.outer(unit, unit)) / size
 
 
 def _sampling_moments(movement: Movement, basis: Float) -> tuple[Float, Float]:
@@ -547,7 +561,7 @@ def _unexplained(movement: Movement, basis: Float, found: _Solved) -> tuple[floa
 
 
 def _status(answer: Answer, gauge: Gauge) -> Status:
-    if answer.chance > _FALSE_ALARM or not np.any(answer.weights):
+    if answer.chance > _FALSE_ALARM or not np.any(answer.raw):
         return Status.UNEXPLAINED
     if answer.solution.status is Status.OK and gauge.n:
         return Status.RANK_DEFICIENT
