@@ -592,7 +592,7 @@ def _notes(
 def _describe(
     name: str, method: MirrorMethod, basis: Basis, movement: Movement, *, known: bool
 ) -> str:
-    path = "known policies" if known else f"cloned policies ({method.clone.method})"
+    path = "known parameters" if known else f"cloned parameters ({method.clone.method})"
     rates = "one shared rate" if method.shared_rate else "one rate per step"
     critic = ""
     if np.isfinite(movement.variance_left):
