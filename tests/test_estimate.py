@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 from logel.diagnostics import Fit, Gauge
 from logel.errors import FormatError, OptionError
 from logel.estimate import RewardEstimate
+from logel.planning import Planning
 from logel.solve import Status
 
 ARRAYS = ("weights", "learning_rates", "covariance", "objective_trace", "held_out")
@@ -61,6 +62,10 @@ def assert_same(one: RewardEstimate, two: RewardEstimate) -> None:
     np.testing.assert_array_equal(one.fit.explained, two.fit.explained)
     np.testing.assert_array_equal(one.fit.cosines, two.fit.cosines)
     assert one.fit.chance == two.fit.chance
+    assert (one.planning is None) == (two.planning is None)
+    if one.planning is not None and two.planning is not None:
+        for name, values in one.planning.to_plain().items():
+            np.testing.assert_array_equal(values, two.planning.to_plain()[name])
     assert one.summary() == two.summary()
 
 
@@ -134,6 +139,8 @@ def test_the_summary_says_what_matters() -> None:
         {},
         {"covariance": None, "degrees_of_freedom": 0},
         {"held_out": None},
+        {"planning": Planning.proportional(np.diag([0.01, 0.04, 0.0]))},
+        {"planning": Planning(np.eye(3), np.full((3, 3), np.nan), np.eye(3) / 3)},
         {"condition": float("inf")},
         {"covariance": np.full((3, 3), np.nan)},
         {"fit": Fit(np.array([np.nan, 0.1]), np.array([0.2, np.nan]), 0.3)},
@@ -162,6 +169,26 @@ def test_numbers_survive_exactly(weights: Any, rates: Any) -> None:
     np.testing.assert_array_equal(back.learning_rates, rates)
 
 
+square = hnp.arrays(float, (3, 3), elements=finite)
+
+
+@given(square, square, square)
+def test_planning_survives_exactly(now: Any, episodes: Any, stages: Any) -> None:
+    estimate = example(planning=Planning(now, episodes, stages))
+    back = RewardEstimate.from_json(estimate.to_json()).planning
+    assert back is not None
+    np.testing.assert_array_equal(back.covariance, now)
+    np.testing.assert_array_equal(back.twice_episodes, episodes)
+    np.testing.assert_array_equal(back.twice_stages, stages)
+
+
+def test_files_of_the_first_version_still_load() -> None:
+    raw = json.loads(example(planning=Planning.proportional(np.eye(3))).to_json())
+    del raw["planning"]
+    raw["format_version"] = 1
+    assert_same(RewardEstimate.from_json(json.dumps(raw)), example())
+
+
 def test_the_json_is_standard() -> None:
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is not JSON")
@@ -175,7 +202,7 @@ def test_the_json_is_standard() -> None:
     ("field", "value"),
     [
         ("format", "logel-history"),
-        ("format_version", 2),
+        ("format_version", 3),
         ("format_version", "1"),
         ("format_version", None),
         ("weights", [1.0, 2.0]),
@@ -200,6 +227,9 @@ def test_the_json_is_standard() -> None:
         ("feature_names", 3),
         ("learning_rates", 3),
         ("notes", 3),
+        ("planning", 3),
+        ("planning", {"covariance": [[1.0]], "twice_episodes": [[1.0]], "twice_stages": [[1.0]]}),
+        ("planning", {"covariance": np.eye(3).tolist()}),
     ],
 )
 def test_hostile_json_is_a_format_error(field: str, value: Any) -> None:

@@ -168,7 +168,9 @@ def infer(
     gamma: Annotated[
         float | None, typer.Option(help="Discount factor; by default the one in the history.")
     ] = None,
-    method: Annotated[str, typer.Option(help="default, paper or authors.")] = "default",
+    method: Annotated[
+        str, typer.Option(help="default, joint, two-step, mirror, paper or authors.")
+    ] = "default",
     policy: Annotated[
         str, typer.Option(help="auto, tabular, linear or mlp: the family of the policies.")
     ] = "auto",

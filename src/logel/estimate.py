@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,18 @@ import scipy.stats
 
 from logel.diagnostics import Fit, Gauge
 from logel.errors import FormatError, OptionError
+from logel.export import to_frame, to_inference_data
 from logel.files import package_versions, write_atomically
+from logel.planning import Planning
 from logel.solve import Status
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Float = npt.NDArray[np.float64]
 FORMAT = "logel-estimate"
-FORMAT_VERSION = 1
+# 2 added `planning`; files of version 1 are read as estimates without it.
+FORMAT_VERSION = 2
 _MAX_BYTES = 256 * 2**20
 
 
@@ -56,6 +62,7 @@ class RewardEstimate:
         held_out: Held-out log-likelihood per step of each stage's clone, (m + 1,), or None when
             no stage was cloned by itself.
         versions: Packages that made the estimate.
+        planning: What more data would do to the covariance, or None when that was not worked out.
     """
 
     weights: Float
@@ -77,6 +84,7 @@ class RewardEstimate:
     models: Mapping[str, float] = field(default_factory=dict)
     held_out: Float | None = None
     versions: Mapping[str, str] = field(default_factory=package_versions)
+    planning: Planning | None = None
 
     @property
     def explained(self) -> Float:
@@ -127,6 +135,45 @@ class RewardEstimate:
         certain = (1 + np.sign(self.weights)) / 2
         return np.asarray(np.where(np.isnan(errors), np.nan, np.where(errors > 0, below, certain)))
 
+    def expected_widths(
+        self, episodes: float = 2.0, stages: float = 1.0, *, level: float = 0.95
+    ) -> Float:
+        """Interval widths to expect from more data, shape (q,); NaN when unknown.
+
+        An information bound at the estimate: it takes the recovered weights and rates for the true
+        ones, and further stages to tell as much as those seen. Methods differ in what they assume
+        about the noise; see `Planning.proportional` for two-step estimates.
+
+        Args:
+            episodes: Multiple of the episodes per stage, 1 for as many as were seen.
+            stages: Multiple of the number of stages.
+            level: Confidence level of the intervals.
+        """
+        widths = np.diff(self.interval(level), axis=1)[:, 0]
+        if self.planning is None:
+            return np.full(len(self.weights), np.nan)
+        return np.asarray(widths * self.planning.factors(episodes=episodes, stages=stages))
+
+    def to_frame(self, level: float = 0.95) -> pd.DataFrame:
+        """The table of `summary` as a pandas frame (needs the extra `report`).
+
+        Columns: feature, weight, std_err, low, high, probability_positive; one row per feature.
+        """
+        return to_frame(self, level)
+
+    def to_inference_data(self, *, n_draws: int = 1000, seed: int = 0) -> Any:
+        """Posterior draws of the weights as arviz InferenceData (needs the extra `arviz`).
+
+        `posterior["weights"]` has dimensions chain (of length one: the draws are independent),
+        draw and feature. Estimates that carry draws give those; others draw from the Student
+        distribution behind their intervals.
+
+        Args:
+            n_draws: Number of draws, where the estimate carries none.
+            seed: Of those draws.
+        """
+        return to_inference_data(self, n_draws, seed)
+
     def summary(self, level: float = 0.95) -> str:
         """A table to paste into a notebook, with notes where the answer needs care."""
         width = max([len(name) for name in self.feature_names] + [len("feature")])
@@ -158,6 +205,13 @@ class RewardEstimate:
             order = sorted(self.models.items(), key=lambda item: -item[1])
             gains = ", ".join(f"{name} {gain:+.1f}" for name, gain in order)
             lines.append(f"learner models (log evidence over a random walk): {gains}")
+        if self.planning is not None:
+            more = self.planning.factors(episodes=2.0), self.planning.factors(stages=2.0)
+            by_episodes, by_stages = (float(np.median(f)) for f in more)
+            lines.append(
+                f"planning: intervals {by_episodes:.2f} times as wide with twice the episodes, "
+                f"{by_stages:.2f} with twice the stages"
+            )
         lines += [f"gauge: {sentence}" for sentence in self.gauge.describe()]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
@@ -200,6 +254,7 @@ class RewardEstimate:
             "models": dict(self.models),
             "held_out": self.held_out,
             "versions": dict(self.versions),
+            "planning": None if self.planning is None else self.planning.to_plain(),
         }
         return json.dumps(_plain(fields), indent=1, allow_nan=False)
 
@@ -219,6 +274,7 @@ class RewardEstimate:
             q, m = len(names), len(raw["learning_rates"])
             covariance, held_out = raw["covariance"], raw["held_out"]
             draws = raw["draws"]
+            planning = raw["planning"] if raw["format_version"] >= 2 else None
             return cls(
                 weights=_array(raw["weights"], (q,)),
                 feature_names=names,
@@ -248,6 +304,7 @@ class RewardEstimate:
                 models={str(k): float(v) for k, v in raw["models"].items()},
                 held_out=None if held_out is None else _array(held_out, (m + 1,)),
                 versions={str(k): str(v) for k, v in raw["versions"].items()},
+                planning=None if planning is None else Planning.from_plain(planning, q),
             )
         except FormatError:
             raise

@@ -20,8 +20,10 @@ from logel.features import feature_names, featured
 from logel.fisher import BlockFisher, ProductFisher
 from logel.history import FeatureFunction, LearningHistory
 from logel.infer_joint import Progress, check_movement, infer_jointly, joint_applies
+from logel.infer_mirror import MirrorMethod, infer_in_function_space
 from logel.jacobian import Baseline, Estimator, StageJacobian, stage_jacobian
 from logel.learner_choice import JointMethod
+from logel.planning import Planning
 from logel.policies import Policy
 from logel.solve import Solution, Status, compress, solve
 from logel.uncertainty import jackknife
@@ -71,7 +73,7 @@ class Method:
             raise OptionError(f"metric must be 'identity' or 'fisher', but is {self.metric!r}")
 
 
-METHODS: dict[str, Method | JointMethod] = {
+METHODS: dict[str, Method | JointMethod | MirrorMethod] = {
     # The paper's algorithm. What it leaves open, and what we take: the G(PO)MDP estimator (it names
     # two); no baseline (it mentions none, and asks for an unbiased estimator); a weak unit prior in
     # cloning (the plain maximum does not exist for actions never taken); rates start equal; epsilon
@@ -84,6 +86,8 @@ METHODS: dict[str, Method | JointMethod] = {
     "two-step": Method(baseline=Baseline.TIME, shared_rate=True),
     # Path, weights and learner model together; tabular policies only.
     "joint": JointMethod(),
+    # Natural gradient without parameters: log-policies against feature advantages, any family.
+    "mirror": MirrorMethod(),
 }
 
 
@@ -92,7 +96,7 @@ def infer_reward(
     policy: Policy,
     *,
     gamma: float,
-    method: str | Method | JointMethod = "default",
+    method: str | Method | JointMethod | MirrorMethod = "default",
     features: FeatureFunction | None = None,
     use_parameters: bool = True,
     intervals: bool = True,
@@ -110,8 +114,8 @@ def infer_reward(
         policy: Family of the learner's policies (or of the clones that stand for them).
         gamma: The learner's discount factor, in [0, 1).
         method: "default" takes "joint" for tabular policies and "two-step" for others; "paper" is
-            exactly the paper's algorithm, "authors" what its experiments run; or a `Method` or
-            `JointMethod` of your own.
+            exactly the paper's algorithm, "authors" what its experiments run, "mirror" compares
+            policies as functions; or a `Method`, `JointMethod` or `MirrorMethod` of your own.
         features: Maps (observations, actions, next_observations) to reward features (N, q); needed
             when the episodes carry none.
         use_parameters: Use the history's policy parameters if it has them, instead of cloning.
@@ -128,6 +132,19 @@ def infer_reward(
         )
     name, chosen = _choose(method, policy, history)
     report = progress or (lambda what, done, total: None)
+    if isinstance(chosen, MirrorMethod):
+        return infer_in_function_space(
+            history,
+            policy,
+            name=name,
+            method=chosen,
+            gamma=gamma,
+            features=features,
+            use_parameters=use_parameters,
+            intervals=intervals,
+            seed=seed,
+            report=report,
+        )
     if isinstance(chosen, JointMethod):
         return infer_jointly(
             history,
@@ -191,12 +208,13 @@ def infer_reward(
         rank=solution.rank,
         condition=solution.condition,
         held_out=None if path is None else np.array([c.held_out for c in path.clones]),
+        planning=None if spread is None else Planning.proportional(spread[0]),
     )
 
 
 def _choose(
-    method: str | Method | JointMethod, policy: Policy, history: LearningHistory
-) -> tuple[str, Method | JointMethod]:
+    method: str | Method | JointMethod | MirrorMethod, policy: Policy, history: LearningHistory
+) -> tuple[str, Method | JointMethod | MirrorMethod]:
     if not isinstance(method, str):
         return "custom", method
     if method == "default":

@@ -1,0 +1,242 @@
+"""Feature advantages with a critic of the features: successor features, linear in the state.
+
+A critic V predicts the discounted features to come from a state, all q at once, as `x(s) @ theta`.
+Generalised advantages of every row follow from one-step errors discounted by gamma * lambda,
+
+    advantage[h] = sum_k (gamma lambda)^k (phi[h+k] + gamma V(s[h+k+1]) - V(s[h+k])),
+
+which is linear in theta: advantage = own + critic @ theta. Its sums against anything are kept in
+those two parts (`critic_rows`), group of episodes by group, so that the critic can be fitted after
+one pass over the data, on other episodes than those it serves, pooled over stages, and again
+without any one group.
+
+The critic is LSTD(lambda): theta makes the advantages orthogonal to the critic's state features.
+With lambda = 1 it only serves as a baseline (and beyond the end of what was seen): the advantages
+are unbiased, whatever it says. A smaller lambda trades variance for the critic's bias.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy.signal
+
+from logel.history import Stage
+
+Float = npt.NDArray[np.float64]
+# Rows' worth of belief that a state is worth what the others are: matters where few were seen.
+_PSEUDO_ROWS = 2.0
+# Rows per number of the critic that another stage may add at most: with many of its own, a stage
+# needs no others, whose policies had other values.
+_BORROWED_ROWS = 10.0
+
+
+def discounted_to_go(rows: Float, lengths: npt.NDArray[np.int64], discount: float) -> Float:
+    """Sum of the discounted rows from each row to the end of its episode, same shape as rows."""
+    result = np.empty_like(rows, dtype=float)
+    at = 0
+    for length in lengths:
+        episode = rows[at : at + length][::-1]
+        filtered = scipy.signal.lfilter([1.0], [1.0, -discount], episode, axis=0)
+        result[at : at + length] = filtered[::-1]
+        at += length
+    return result
+
+
+def critic_rows(
+    features: Float,
+    states: Float,
+    last_states: Float | None,
+    lengths: npt.NDArray[np.int64],
+    terminated: npt.NDArray[np.bool_],
+    *,
+    gamma: float,
+    trace: float,
+    bootstrap: bool,
+) -> tuple[Float, Float]:
+    """Advantages of consecutive episodes in two parts: own (N, q) + critic (N, b) @ theta.
+
+    Args:
+        features: Reward features, shape (N, q).
+        states: Critic's features of the state of every row, shape (N, b).
+        last_states: The same of the state each episode ended in, (n_episodes, b), or None.
+        lengths: Rows of each episode.
+        terminated: Whether its end is absorbing: nothing comes after.
+        gamma: Discount factor.
+        trace: The lambda of the generalised advantages.
+        bootstrap: Whether the critic stands for what comes after the end of an episode that was
+            cut off. Without a last state the last action then says nothing, and is left out.
+    """
+    ends = np.cumsum(lengths) - 1
+    following = np.zeros_like(states)
+    following[:-1] = states[1:]
+    following[ends] = 0.0
+    own = np.array(features, dtype=float)
+    errors = -states
+    if bootstrap and last_states is not None:
+        following[ends[~terminated]] = last_states[~terminated]
+    errors += gamma * following
+    if bootstrap and last_states is None:
+        own[ends[~terminated]] = 0.0
+        errors[ends[~terminated]] = 0.0
+    discount = gamma * trace
+    return discounted_to_go(own, lengths, discount), discounted_to_go(errors, lengths, discount)
+
+
+@dataclass(frozen=True, eq=False)
+class CriticSums:
+    """What one stage says about its critic, group by group of episodes.
+
+    Attributes:
+        system: Shape (g, b, b).
+        target: Shape (g, b, q).
+        n_rows: Rows of the stage.
+    """
+
+    system: Float
+    target: Float
+    n_rows: int
+
+
+def critic_sums(states: Float, own: Float, critic: Float) -> tuple[Float, Float]:
+    """One block's part of `CriticSums`, (b, b) and (b, q)."""
+    return -states.T @ critic, states.T @ own
+
+
+def pooled(stages: list[CriticSums], pool: float) -> list[CriticSums]:
+    """Each stage's sums plus those of the others, weighted by pool ** (distance in stages).
+
+    0 is each stage by itself; with 1 all count alike, however far. Large stages count for no more
+    than ten rows per number to fit, so that pooling fades where a stage has enough of its own.
+    """
+    result = []
+    borrowed = _BORROWED_ROWS * stages[0].system.shape[1]
+    for t in range(len(stages)):
+        weights = [
+            1.0 if s == t else pool ** abs(t - s) * min(1.0, borrowed / other.n_rows)
+            for s, other in enumerate(stages)
+        ]
+        used = [(w, other) for w, other in zip(weights, stages, strict=True) if w > 1e-6]
+        n_groups = min(len(other.system) for _, other in used)
+        parts = [(w, _merge(o.system, n_groups), _merge(o.target, n_groups)) for w, o in used]
+        system = np.sum([w * a for w, a, _ in parts], axis=0)
+        target = np.sum([w * b for w, _, b in parts], axis=0)
+        result.append(CriticSums(system, target, stages[t].n_rows))
+    return result
+
+
+def fit_critic(sums: CriticSums, groups: npt.NDArray[np.int64]) -> Float:
+    """The critic theta, (b, q), from the given groups of episodes."""
+    system, target = sums.system[groups].sum(axis=0), sums.target[groups].sum(axis=0)
+    # The first column is one, and free: values are far from zero where features are.
+    penalty = np.full(len(system), _PSEUDO_ROWS)
+    penalty[0] = 1e-9 * (1 + abs(float(np.trace(system))))
+    return np.asarray(np.linalg.solve(system + np.diag(penalty), target))
+
+
+def _merge(groups: Float, n_groups: int) -> Float:
+    """Sums of groups in fewer groups, neighbours merged."""
+    if len(groups) == n_groups:
+        return groups
+    return np.add.reduceat(groups, np.arange(n_groups) * len(groups) // n_groups)
+
+
+@dataclass(frozen=True, eq=False)
+class StateScale:
+    """Mean and spread of the observations of all stages, to put coordinates on one scale.
+
+    Attributes:
+        mean: Of the flattened observations, shape (o,).
+        spread: Standard deviation, 1 where it vanishes.
+        largest: Largest value, to size a table of discrete states.
+        smallest: Smallest value.
+        longest: Rows of the longest episode.
+        discrete: Whether observations are single integers.
+    """
+
+    mean: Float
+    spread: Float
+    largest: float
+    smallest: float
+    longest: int
+    discrete: bool
+
+    def coordinates(self, observations: npt.NDArray[np.generic]) -> Float:
+        """Standardised coordinates, shape (N, o), cut at five deviations."""
+        flat = np.asarray(observations, dtype=float).reshape(len(observations), -1)
+        return np.clip((flat - self.mean) / self.spread, -5, 5)
+
+
+def critic_basis(
+    observations: npt.NDArray[np.generic],
+    times: npt.NDArray[np.int64] | None,
+    scale: StateScale,
+    *,
+    n_states: int | None,
+) -> Float:
+    """State features of the critic, shape (N, b).
+
+    Always one first; then an indicator per state where states are few and discrete; otherwise a
+    quadratic in the standardised coordinates (without cross terms beyond 16 of them). With times,
+    for episodes that end where they are cut off, also powers of the time (in tables: an
+    indicator's slope in time).
+    """
+    n = len(observations)
+    if n_states is not None:
+        base = np.zeros((n, 1 + n_states))
+        base[:, 0] = 1.0
+        base[np.arange(n), 1 + np.asarray(observations).reshape(n).astype(int)] = 1.0
+        if times is None:
+            return base
+        return np.concatenate([base, (times / scale.longest)[:, None] * base], axis=1)
+    z = scale.coordinates(observations)
+    if z.shape[1] <= 16:
+        rows, columns = np.triu_indices(z.shape[1])
+        products = z[:, rows] * z[:, columns]
+    else:
+        products = z**2
+    parts = [np.ones((n, 1)), z, products]
+    if times is not None:
+        time = (times / scale.longest)[:, None]
+        parts += [time, time**2, time**3, time * z]
+    return np.concatenate(parts, axis=1)
+
+
+class ScaleSums:
+    """Streams stages into a `StateScale`."""
+
+    def __init__(self) -> None:
+        self.count, self.longest = 0, 1
+        self.mean: Float | None = None
+        self.scatter: Float | None = None
+        self.largest, self.smallest = -np.inf, np.inf
+        self.discrete = True
+
+    def add(self, stage: Stage) -> None:
+        """Include a stage's observations (Chan's parallel update)."""
+        flat = stage.observations.reshape(stage.n_steps, -1).astype(float)
+        mean = flat.mean(axis=0)
+        scatter = ((flat - mean) ** 2).sum(axis=0)
+        if self.mean is None or self.scatter is None:
+            self.mean, self.scatter = mean, scatter
+        else:
+            shift, share = mean - self.mean, len(flat) / (self.count + len(flat))
+            self.scatter = self.scatter + scatter + shift**2 * self.count * share
+            self.mean = self.mean + shift * share
+        self.count += len(flat)
+        seen = [flat]
+        if stage.last_observations is not None:
+            seen.append(stage.last_observations.reshape(stage.n_episodes, -1).astype(float))
+        self.largest = max(self.largest, *(float(part.max()) for part in seen))
+        self.smallest = min(self.smallest, *(float(part.min()) for part in seen))
+        self.longest = max(self.longest, int(stage.lengths.max()))
+        self.discrete &= stage.signature.discrete_observations and flat.shape[1] == 1
+
+    def scale(self) -> StateScale:
+        """Of all stages added."""
+        assert self.mean is not None and self.scatter is not None
+        spread = np.sqrt(self.scatter / self.count)
+        safe = np.where(spread > 1e-12 * np.maximum(np.abs(self.mean), 1e-300), spread, 1.0)
+        return StateScale(self.mean, safe, self.largest, self.smallest, self.longest, self.discrete)

@@ -1,0 +1,394 @@
+"""Movements of policies as functions, whatever their parameters.
+
+A learner that follows the natural gradient, or mirror descent, moves its policy by
+
+    log pi[t+1](a | s) - log pi[t](a | s) = rate * A_phi(s, a) @ weights    (+ a function of s),
+
+A_phi being the advantages of the features. Both sides are projected on a basis of k functions
+B(s, a) = (state feature) x (action score) with mean zero in every state, where the score belongs to
+what a policy puts out, not to its parameters:
+
+* softmax: indicator of an action minus its probability, all actions but the last;
+* Gaussian: z = (a - mean) / deviation and, apart and for all states together, z^2 - 1.
+
+Under those scores the log-ratio of two policies of a family has coefficients in closed form, state
+by state; no sampled action enters. The advantages are averaged over the actions taken. Everything
+is a sum over rows: k by q, k by b and k by k numbers, whatever the number d of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from logel.errors import Choice, OptionError, PolicyError
+from logel.feature_critic import (
+    CriticSums,
+    StateScale,
+    critic_basis,
+    critic_rows,
+    critic_sums,
+)
+from logel.history import Array, Stage
+from logel.policies import (
+    GaussianPolicy,
+    LinearGaussian,
+    LinearSoftmax,
+    Policy,
+    SoftmaxPolicy,
+    TabularSoftmax,
+)
+
+Float = npt.NDArray[np.float64]
+LARGEST_WIDTH = 1000
+_ROWS_AT_ONCE = 2**12
+_STATES_AT_MOST = 500
+
+
+class StateFeatures(Choice):
+    """The state features of the basis.
+
+    AUTO: the family's own if it is log-linear, else LINEAR.
+    FAMILY: those in which the family is linear: the basis then is its score.
+    LINEAR: one, and the standardised observation.
+    QUADRATIC: the squares as well.
+    """
+
+    AUTO = "auto"
+    FAMILY = "family"
+    LINEAR = "linear"
+    QUADRATIC = "quadratic"
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """The functions B(s, a) of one policy family.
+
+    Attributes:
+        policy: The family.
+        states: Which state features (never AUTO).
+        scale: Of the observations of all stages: the same for every stage.
+        deviations: Whether z^2 - 1 is part of a Gaussian family's basis.
+    """
+
+    policy: Policy
+    states: StateFeatures
+    scale: StateScale
+    deviations: bool = False
+
+    @classmethod
+    def choose(
+        cls,
+        policy: Policy,
+        states: StateFeatures | str,
+        scale: StateScale,
+        *,
+        deviations: bool = False,
+    ) -> Basis:
+        """Settle AUTO, and refuse families and widths that cannot be served."""
+        states = StateFeatures(states)
+        if not isinstance(policy, SoftmaxPolicy | GaussianPolicy):
+            raise PolicyError(
+                f"{type(policy).__name__} is neither a softmax nor a Gaussian family: mirror "
+                "descent needs the scores of one of them"
+            )
+        linear = isinstance(policy, TabularSoftmax | LinearSoftmax | LinearGaussian)
+        if states is StateFeatures.FAMILY and not linear:
+            raise OptionError(
+                f"{type(policy).__name__} is not linear in any state features: choose 'linear' or "
+                "'quadratic'"
+            )
+        if states is StateFeatures.AUTO:
+            states = StateFeatures.FAMILY if linear else StateFeatures.LINEAR
+        basis = cls(policy, states, scale, deviations)
+        if basis.width > LARGEST_WIDTH:
+            raise OptionError(
+                f"the basis has {basis.width} functions, more than {LARGEST_WIDTH}: choose "
+                "state_features='linear' or a policy family with fewer state features"
+            )
+        return basis
+
+    @property
+    def n_scores(self) -> int:
+        """Action scores that are multiplied by state features."""
+        if isinstance(self.policy, SoftmaxPolicy):
+            return self.policy.n_actions - 1
+        assert isinstance(self.policy, GaussianPolicy)
+        return self.policy.action_dim
+
+    @property
+    def width(self) -> int:
+        """Number k of functions."""
+        extra = self.n_scores if self.deviations and isinstance(self.policy, GaussianPolicy) else 0
+        return self.n_state_features * self.n_scores + extra
+
+    @property
+    def n_state_features(self) -> int:
+        """Number of state features."""
+        if self.states is StateFeatures.FAMILY:
+            if isinstance(self.policy, TabularSoftmax):
+                return self.policy.n_states
+            assert isinstance(self.policy, LinearSoftmax | LinearGaussian)
+            return self.policy.n_features
+        return 1 + len(self.scale.mean) * (2 if self.states is StateFeatures.QUADRATIC else 1)
+
+    def state_features(self, observations: Array) -> Float:
+        """Shape (N, f)."""
+        prepared = self.policy.prepare_observations(observations)
+        if self.states is StateFeatures.FAMILY:
+            if isinstance(self.policy, TabularSoftmax):
+                return np.eye(self.policy.n_states)[prepared.cpu().numpy()]
+            return np.asarray(prepared.cpu().numpy())
+        z = self.scale.coordinates(observations)
+        parts = [np.ones((len(z), 1)), z]
+        return np.concatenate(
+            [*parts, z**2] if self.states is StateFeatures.QUADRATIC else parts, axis=1
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class BasisRows:
+    """A block of rows in the basis.
+
+    Attributes:
+        values: B of the observed pairs, shape (n, k).
+        gram: Sum over the rows' states of E[B B^T | s], shape (k, k).
+        movement: Sum of E[B * log-ratio | s], shape (k,); zero without a following policy.
+    """
+
+    values: Float
+    gram: Float
+    movement: Float
+
+
+def basis_rows(
+    basis: Basis,
+    parameters: Float,
+    following: Float | None,
+    observations: Array,
+    actions: Array,
+    row_weights: Float | None = None,
+) -> BasisRows:
+    """Evaluate the basis of the policy at `parameters`, and project the next policy's log-ratio.
+
+    Args:
+        basis: The basis.
+        parameters: Flat parameters of the stage's policy, shape (d,).
+        following: Those of the next stage's, or None for the last stage.
+        observations: N rows.
+        actions: N rows.
+        row_weights: Weights of the rows in the sums, shape (N,); one each when None.
+    """
+    policy = basis.policy
+    f = basis.state_features(observations)
+    weights = np.ones(len(f)) if row_weights is None else row_weights
+    prepared = policy.prepare_observations(observations)
+    taken = policy.prepare_actions(actions)
+    with torch.no_grad():
+        now = policy.outputs(policy.tensor(parameters), prepared)
+        after = None
+        if following is not None:
+            after = policy.outputs(policy.tensor(following), prepared).cpu().numpy()
+    outputs, taken_array = now.cpu().numpy(), taken.cpu().numpy()
+    if isinstance(policy, SoftmaxPolicy):
+        return _softmax_rows(f, weights, outputs, after, taken_array)
+    return _gaussian_rows(f, weights, outputs, after, taken_array, deviations=basis.deviations)
+
+
+def _softmax_rows(
+    f: Float, weights: Float, logits: Float, after: Float | None, actions: Array
+) -> BasisRows:
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    n, n_scores, weighted = len(f), p.shape[1] - 1, weights[:, None] * f
+    scores = -p[:, :-1]
+    inside = np.flatnonzero(actions < n_scores)
+    scores[inside, actions[inside]] += 1.0
+    information = -p[:, :-1, None] * p[:, None, :-1]
+    diagonal = np.arange(n_scores)
+    information[:, diagonal, diagonal] += p[:, :-1]
+    gram = np.empty((f.shape[1], n_scores, f.shape[1], n_scores))
+    for a in range(n_scores):
+        for b in range(a + 1):
+            block = weighted.T @ (information[:, a, b, None] * f)
+            gram[:, a, :, b] = block
+            gram[:, b, :, a] = block.T
+    movement = np.zeros(f.shape[1] * n_scores)
+    if after is not None:
+        # The log-ratio is the difference of logits up to a function of the state.
+        change = (after - after[:, -1:]) - (logits - logits[:, -1:])
+        pushed = np.einsum("nab,nb->na", information, change[:, :-1])
+        movement = (weighted.T @ pushed).reshape(-1)
+    values = (f[:, :, None] * scores[:, None, :]).reshape(n, -1)
+    return BasisRows(values, gram.reshape(len(movement), -1), movement)
+
+
+def _gaussian_rows(
+    f: Float,
+    weights: Float,
+    outputs: Float,
+    after: Float | None,
+    actions: Array,
+    *,
+    deviations: bool,
+) -> BasisRows:
+    means, log_std = np.split(outputs, 2, axis=1)
+    n, n_scores = means.shape
+    weighted = weights[:, None] * f
+    z = (actions.reshape(n, n_scores) - means) * np.exp(-log_std)
+    values = (f[:, :, None] * z[:, None, :]).reshape(n, -1)
+    gram = np.asarray(np.kron(weighted.T @ f, np.eye(n_scores)), dtype=float)
+    movement = np.zeros(values.shape[1])
+    sharpened = np.zeros(n_scores)
+    if after is not None:
+        new_means, new_log_std = np.split(after, 2, axis=1)
+        # With r the ratio of deviations and d the shift of the mean in deviations, the log-ratio
+        # is -r^2 (z - d)^2 / 2 + z^2 / 2: r^2 d times z plus (1 - r^2) / 2 times z^2 - 1.
+        squared = np.exp(2 * (log_std - new_log_std))
+        shift = squared * (new_means - means) * np.exp(-log_std)
+        movement = (weighted.T @ shift).reshape(-1)
+        sharpened = weights @ (1 - squared)
+    if not deviations:
+        return BasisRows(values, gram, movement)
+    total = float(weights.sum())
+    corner = np.zeros((len(gram), n_scores))
+    below = np.concatenate([corner.T, 2 * total * np.eye(n_scores)], axis=1)
+    return BasisRows(
+        np.concatenate([values, z**2 - 1], axis=1),
+        np.concatenate([np.concatenate([gram, corner], axis=1), below]),
+        np.concatenate([movement, sharpened]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class StageSums:
+    """One stage in the basis: sums over the rows of each group of episodes.
+
+    Attributes:
+        counts: Rows of each group, shape (g,).
+        gram: Of the whole stage, per row, shape (k, k).
+        scores: Sums of B, shape (g, k): what one group does to a cloned policy.
+        movement: Projected log-ratio to the next stage, shape (g, k).
+        own: Sums of B times the advantages' own part, shape (g, k, q).
+        critic: Sums of B times their critic's part, shape (g, k, b).
+        plain: Sums of B times the discounted features to go, for comparison, shape (g, k, q).
+        critic_sums: What the stage says about its critic.
+    """
+
+    counts: Float
+    gram: Float
+    scores: Float
+    movement: Float
+    own: Float
+    critic: Float
+    plain: Float
+    critic_sums: CriticSums
+
+
+def stage_sums(
+    basis: Basis,
+    stage: Stage,
+    parameters: Float,
+    following: Float | None,
+    *,
+    gamma: float,
+    trace: float = 1.0,
+    bootstrap: bool = True,
+    n_groups: int = 20,
+) -> StageSums:
+    """Sum a stage's rows in blocks of bounded memory; see `StageSums`.
+
+    Args:
+        basis: The basis.
+        stage: Episodes with features.
+        parameters: Of the stage's policy, shape (d,).
+        following: Of the next stage's policy, or None for the last.
+        gamma: Discount factor.
+        trace: The lambda of the generalised advantages, see `feature_critic`.
+        bootstrap: Whether the critic stands for what comes after episodes that were cut off.
+        n_groups: Groups of episodes kept apart (fewer if there are fewer episodes).
+    """
+    assert stage.features is not None
+    basis.policy.check(stage)
+    n_groups = max(1, min(n_groups, stage.n_episodes))
+    group = np.arange(stage.n_episodes) * n_groups // stage.n_episodes
+    k, q = basis.width, stage.features.shape[1]
+    b = _critic_states(basis.scale, stage, slice(0, 1), bootstrap).shape[1]
+    counts, gram = np.zeros(n_groups), np.zeros((k, k))
+    scores, movement = np.zeros((n_groups, k)), np.zeros((n_groups, k))
+    own, critic = np.zeros((n_groups, k, q)), np.zeros((n_groups, k, b))
+    plain = np.zeros((n_groups, k, q))
+    system, target = np.zeros((n_groups, b, b)), np.zeros((n_groups, b, q))
+    edges = np.concatenate([stage.starts, [stage.n_steps]])
+    for first, stop in _episode_blocks(stage, group):
+        g, rows = int(group[first]), slice(int(edges[first]), int(edges[stop]))
+        states = _critic_states(basis.scale, stage, rows, bootstrap)
+        last = _last_states(basis.scale, stage, first, stop, bootstrap)
+        ends = (stage.lengths[first:stop], stage.terminated[first:stop])
+        phi = stage.features[rows].astype(float)
+        y, z = critic_rows(phi, states, last, *ends, gamma=gamma, trace=trace, bootstrap=bootstrap)
+        to_go, _ = critic_rows(
+            phi, states[:, :0], None, *ends, gamma=gamma, trace=1.0, bootstrap=False
+        )
+        block_system, block_target = critic_sums(states, y, z)
+        system[g] += block_system
+        target[g] += block_target
+        counts[g] += len(phi)
+        for at in range(0, len(phi), _ROWS_AT_ONCE):
+            part = slice(at, min(at + _ROWS_AT_ONCE, len(phi)))
+            here = slice(rows.start + part.start, rows.start + part.stop)
+            found = basis_rows(
+                basis, parameters, following, stage.observations[here], stage.actions[here]
+            )
+            gram += found.gram
+            movement[g] += found.movement
+            scores[g] += found.values.sum(axis=0)
+            own[g] += found.values.T @ y[part]
+            critic[g] += found.values.T @ z[part]
+            plain[g] += found.values.T @ to_go[part]
+    return StageSums(
+        counts=counts,
+        gram=gram / stage.n_steps,
+        scores=scores,
+        movement=movement,
+        own=own,
+        critic=critic,
+        plain=plain,
+        critic_sums=CriticSums(system, target, stage.n_steps),
+    )
+
+
+def _episode_blocks(stage: Stage, group: Array) -> Iterator[tuple[int, int]]:
+    """Ranges of whole episodes of one group each, of about `_ROWS_AT_ONCE` rows."""
+    cut = np.flatnonzero(np.diff(group)) + 1
+    for start, stop in pairwise([0, *cut.tolist(), stage.n_episodes]):
+        at = start
+        while at < stop:
+            rows = np.cumsum(stage.lengths[at:stop])
+            taken = max(1, int(np.searchsorted(rows, _ROWS_AT_ONCE, side="right")))
+            yield at, at + taken
+            at += taken
+
+
+def _table_size(scale: StateScale) -> int | None:
+    small = scale.discrete and scale.smallest >= 0 and scale.largest < _STATES_AT_MOST
+    return int(scale.largest) + 1 if small else None
+
+
+def _critic_states(scale: StateScale, stage: Stage, rows: slice, bootstrap: bool) -> Float:
+    times = None if bootstrap else stage.times[rows]
+    return critic_basis(stage.observations[rows], times, scale, n_states=_table_size(scale))
+
+
+def _last_states(
+    scale: StateScale, stage: Stage, first: int, stop: int, bootstrap: bool
+) -> Float | None:
+    if stage.last_observations is None or not bootstrap:
+        return None
+    last = stage.last_observations[first:stop]
+    return critic_basis(last, None, scale, n_states=_table_size(scale))
