@@ -65,10 +65,10 @@ class AscentWorld(Protocol):
         """Of all stages' actions along a path (m + 1, d)."""
         ...
 
-    def ascent(self, states: Float, weights: Float | None) -> Ascent:
-        """The landscape at the parameters (m, d) of the first m stages.
+    def ascent(self, states: Float, weights: Float, *, curved: bool = False) -> Ascent:
+        """The landscape at the parameters (m, d) of the first m stages, for weights (q,).
 
-        The curvature is computed only if weights (q,) are given.
+        The curvature is computed only if asked for, and only where it can be.
         """
         ...
 
@@ -156,8 +156,9 @@ class AscentLearner(DriftingParameters):
     def following(self, states: Float, parameters: Float) -> Float:
         """One step up."""
         rates = self.rates_of(parameters, len(states))
-        ascent = self.world.ascent(states, None)
-        gradient = ascent.jacobian @ parameters[: self.n_features]
+        weights = parameters[: self.n_features]
+        ascent = self.world.ascent(states, weights)
+        gradient = ascent.jacobian @ weights
         step = np.matmul(self.precondition(ascent, gradient), gradient[..., None])[..., 0]
         return np.asarray(states + rates[:, None] * step)
 
@@ -167,7 +168,7 @@ class AscentLearner(DriftingParameters):
         """One step up, with derivatives; the preconditioner's own are left out."""
         q, (m, d) = self.n_features, states.shape
         weights, rates = parameters[:q], self.rates_of(parameters, m)
-        ascent = self.world.ascent(states, None if states_known else weights)
+        ascent = self.world.ascent(states, weights, curved=not states_known)
         gradient = ascent.jacobian @ weights
         matrix = self.precondition(ascent, gradient)
         scaled = rates[:, None, None] * matrix

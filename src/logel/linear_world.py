@@ -120,19 +120,18 @@ class LinearWorld:
         """Of all stages' actions along a path (m + 1, d)."""
         return self._climber.log_likelihood(states @ self.coordinates.T)
 
-    def ascent(self, states: Float, weights: Float | None) -> Ascent:
-        """The landscape at the parameters (m, d) of the first m stages."""
+    def ascent(self, states: Float, weights: Float, *, curved: bool = False) -> Ascent:
+        """The landscape at the parameters (m, d) of the first m stages, for weights (q,)."""
         j, climber = self.coordinates, self._climber
         flow = climber.flow(states @ j.T)
         discounts = self.table.gamma ** np.arange(self.table.horizon)
-        some = np.zeros(self.n_features) if weights is None else weights
         curvature = None
-        if weights is not None:
+        if curved:
             curvature = j.T @ climber.curvature(flow, weights) @ j
         return Ascent(
             jacobian=j.T @ flow.jacobian,
             fisher=self._fisher(flow.policy, np.tensordot(discounts, flow.here, axes=1)),
-            noise=j.T @ climber.noise_shape(flow, some) @ j,
+            noise=j.T @ climber.noise_shape(flow, weights) @ j,
             curvature=curvature,
         )
 

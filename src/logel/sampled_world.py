@@ -135,7 +135,7 @@ class SampledWorld:
             total += float(logs.detach().sum())
         return total
 
-    def ascent(self, states: Float, weights: Float | None) -> Ascent:
+    def ascent(self, states: Float, weights: Float, *, curved: bool = False) -> Ascent:
         """The landscape where the world is anchored: Jacobians are held fixed inside a round."""
         if self.anchored is None or len(self.anchored.jacobian) < len(states):
             raise OptionError("anchor the world first: world.at(states)")
@@ -165,7 +165,7 @@ class SampledWorld:
             left_over = self.policy.tensor((left[rows.times] / left[0]) ** 2)
             noise.append(self.policy.fisher(theta, rows.observations, left_over).dense() / n)
         residual = np.stack(own)
-        share = max(0.0, 1 - noise_of_own / max(float((residual**2).sum()), 1e-300))
+        share = max(0.0, 1 - 2 * noise_of_own / max(float((residual**2).sum()), 1e-300))
         return replace(
             self,
             anchored=Ascent(

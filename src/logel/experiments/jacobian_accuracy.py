@@ -77,8 +77,10 @@ def _pooled(history: LearningHistory, policy: Policy, gamma: float, states: Floa
         observations = distinct_observations(history)
         assert observations is not None
         linear = linear_world(history, policy, observations, gamma=gamma)
-        return linear.ascent(states, None).jacobian
-    return sampled_world(history, policy, gamma=gamma).at(states).ascent(states, None).jacobian
+        return linear.ascent(states, np.zeros(linear.n_features)).jacobian
+    sampled = sampled_world(history, policy, gamma=gamma).at(states)
+    assert sampled.anchored is not None
+    return sampled.anchored.jacobian
 
 
 def _watched(task: Task) -> tuple[LearningHistory, Policy, float, Float]:
