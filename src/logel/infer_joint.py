@@ -15,7 +15,7 @@ from logel.errors import HistoryError, IdentificationError, LogelError, OptionEr
 from logel.estimate import RewardEstimate
 from logel.features import feature_names, featured
 from logel.history import FeatureFunction, LearningHistory, Stage
-from logel.joint import fit_path
+from logel.joint import JointFit, expected_covariance, fit_path
 from logel.known_path import KnownPathFit, fit_known_path
 from logel.learner_choice import (
     JointMethod,
@@ -27,6 +27,7 @@ from logel.learner_choice import (
 from logel.learner_models import MODELS, DriftingValues
 from logel.linear_world import LinearWorld, distinct_observations, linear_world
 from logel.path_model import PathModel
+from logel.planning import Planning
 from logel.policies import GaussianPolicy, LinearSoftmax, Policy, TabularSoftmax
 from logel.sampled_world import N_GROUPS, SampledWorld, sampled_world
 from logel.solve import Status
@@ -113,6 +114,7 @@ def infer_jointly(
         condition=answer.condition,
         draws=draws,
         models=answer.gains,
+        planning=answer.planning,
     )
 
 
@@ -182,6 +184,7 @@ class _Answer:
     converged: bool
     condition: float
     draw: Callable[[int, np.random.Generator], Float]
+    planning: Planning | None
 
 
 class _Worlds:
@@ -294,7 +297,17 @@ def _from_trajectories(
         converged=choice.fit.converged or abs(float(np.diff(choice.fit.trace[-2:])[0])) < 1.0,
         condition=float(np.linalg.cond(choice.fit.covariance)) ** 0.5,
         draw=lambda n, rng: _averaged_draws(choice, spread, n, rng) @ basis.T,
+        planning=_plan(choice.fit, spread, basis) if intervals else None,
     )
+
+
+def _plan(fit: JointFit, spread: Float, basis: Float) -> Planning:
+    """What more data would do to the covariance of the weights."""
+    steps = len(fit.states) - 1
+    now = fit.covariance + spread
+    more_episodes = expected_covariance(fit, episodes=2.0) + spread / 2
+    more_stages = expected_covariance(fit, more_steps=steps) + spread / 2
+    return Planning(*(basis @ matrix @ basis.T for matrix in (now, more_episodes, more_stages)))
 
 
 def _averaged_draws(
@@ -374,6 +387,12 @@ def _from_parameters(
         converged=True,
         condition=float(np.linalg.cond(fit.covariance)) ** 0.5,
         draw=lambda n, rng: _student_draws(fit, extra, n, rng) @ basis.T,
+        # The learner's own noise is in its steps: only the world is seen better in more episodes.
+        planning=Planning(
+            basis @ (fit.covariance + extra) @ basis.T,
+            basis @ (fit.covariance + extra / 2) @ basis.T,
+            basis @ (fit.covariance + extra) @ basis.T / 2,
+        ),
     )
 
 

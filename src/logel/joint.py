@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy.linalg import cho_solve, solve_triangular
 
 from logel.errors import OptionError
-from logel.path_model import PathModel, Prediction
+from logel.path_model import Observation, PathModel, Prediction
 
 Float = npt.NDArray[np.float64]
 # Rounds in which the path settles before the weights may shape the noise.
@@ -200,13 +200,8 @@ def _smooth(
     for t in range(last + 1):
         predicted.append((mean, spread))
         observation = model.observe(t, states[t])
-        cross = observation.times(spread[:, :d])
-        gram = observation.times(cross[:d].T)
-        gram = (gram + gram.T) / 2 + np.eye(len(gram))
-        root = np.linalg.cholesky(gram)
-        log_determinant += 2 * float(np.log(np.diagonal(root)).sum())
-        reduced = solve_triangular(root, cross.T, lower=True, check_finite=False)
-        spread = spread - reduced.T @ reduced
+        spread, determinant = _condition(spread, observation, d)
+        log_determinant += determinant
         surprise = observation.score - observation.information_times(mean[:d])
         mean = mean + spread[:, :d] @ surprise
         filtered.append((mean, spread))
@@ -216,9 +211,7 @@ def _smooth(
             moves.append(move)
             mean = move @ mean
             mean[:d] += prediction.following[t] - states[t + 1]
-            spread = move @ spread @ move.T
-            spread[:d, :d] += variances.noise * prediction.shape[t]
-            spread = (spread + spread.T) / 2
+            spread = _carry(spread, move, variances.noise * prediction.shape[t])
     smoothed = [filtered[-1]]
     freedom = 0.0
     for t in range(last - 1, -1, -1):
@@ -249,6 +242,50 @@ def _smooth(
         log_determinant=log_determinant,
         noise_freedom=freedom,
     )
+
+
+def _condition(spread: Float, observation: Observation, d: int) -> tuple[Float, float]:
+    """Covariance of (state, parameters) after a stage was seen, and log det(1 + information)."""
+    cross = observation.times(spread[:, :d])
+    gram = observation.times(cross[:d].T)
+    root = np.linalg.cholesky((gram + gram.T) / 2 + np.eye(len(gram)))
+    reduced = solve_triangular(root, cross.T, lower=True, check_finite=False)
+    return spread - reduced.T @ reduced, 2 * float(np.log(np.diagonal(root)).sum())
+
+
+def _carry(spread: Float, move: Float, noise: Float) -> Float:
+    """Covariance of (state, parameters) one step later."""
+    d = len(noise)
+    spread = move @ spread @ move.T
+    spread[:d, :d] += noise
+    return (spread + spread.T) / 2
+
+
+def expected_covariance(fit: JointFit, *, episodes: float = 1.0, more_steps: int = 0) -> Float:
+    """Covariance of the weights, (q, q), to expect from other data, by the information at the fit.
+
+    Args:
+        fit: What was found.
+        episodes: Multiple of the episodes in every stage.
+        more_steps: Further steps, each like the last one and seen as well as the last stage.
+    """
+    model, d, q = fit.model, fit.model.state_dim, fit.model.n_features
+    prediction = model.predict(fit.states[:-1], fit.parameters)
+    last = model.n_stages - 1
+    n = d + len(fit.parameters)
+    prior = np.concatenate([np.full(q, fit.variances.scale), model.nuisance_variance])
+    spread = np.diag(np.concatenate([np.full(d, fit.variances.start), prior]))
+    for t in range(last + 1 + more_steps):
+        stage, step = min(t, last), min(t, last - 1)
+        if t <= last:
+            seen = model.observe(stage, fit.states[stage])
+            seen = replace(seen, factor=np.sqrt(episodes) * seen.factor)
+        spread, _ = _condition(spread, seen, d)
+        if t < last + more_steps:
+            move = np.eye(n)
+            move[:d, :d], move[:d, d:] = prediction.transition[step], prediction.design[step]
+            spread = _carry(spread, move, fit.variances.noise * prediction.shape[step])
+    return spread[d : d + q, d : d + q]
 
 
 @dataclass(frozen=True)
