@@ -36,6 +36,7 @@ from logel.metrics import (
     dense_metric,
     sketch,
 )
+from logel.neighbours import pooled_jacobians
 from logel.policies import Policy
 from logel.shrinkage import RateShrinkage, evidence_ridge, solve_shrunk
 from logel.solve import Solution, Status, Steps, objective, solve
@@ -710,6 +711,17 @@ def _records(
             raise type(error)(f"stage {t}: {error}") from None
         moments.add(stage)
         report("Jacobians", t + 1, len(history))
+    if method.neighbours:
+        pooled = pooled_jacobians(
+            lambda t: featured(history[t], features, t),
+            policy,
+            parameters,
+            [record.jacobian for record in records],
+            reach=method.neighbours,
+            gamma=gamma,
+            baseline=method.baseline,
+        )
+        records = [replace(r, jacobian=p) for r, p in zip(records, pooled, strict=True)]
     return records, moments
 
 
