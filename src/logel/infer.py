@@ -13,8 +13,9 @@ from logel.history import FeatureFunction, LearningHistory
 from logel.infer_joint import LARGEST_JOINT, Progress, infer_jointly
 from logel.jacobian import Baseline
 from logel.learner_choice import JointMethod
+from logel.method import Method
 from logel.policies import Policy, TabularSoftmax
-from logel.two_step import Method, infer_two_step
+from logel.two_step import infer_two_step
 
 __all__ = ["METHODS", "JointMethod", "Method", "infer_reward"]
 
