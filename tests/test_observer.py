@@ -82,8 +82,9 @@ def assert_same(one: RewardEstimate, two: RewardEstimate, atol: float = 1e-8) ->
         Method(learner="natural", metric="noise", shared_rate=True),
         Method(shared_rate=True, uncertainty="bootstrap", n_draws=20, n_groups=15, debias=True),
         Method(nonnegative=True, n_groups=3),
+        Method(metric="noise", shared_rate=True, debias="auto"),
     ],
-    ids=["paper", "two-step", "everything", "rates", "natural", "bootstrap", "nonnegative"],
+    ids=["paper", "two-step", "everything", "rates", "natural", "bootstrap", "nonnegative", "auto"],
 )
 def test_streaming_equals_batch(method: Any, known: bool) -> None:
     history = watched(parameters=known)

@@ -257,6 +257,12 @@ class Account:
         solution, ridge = solve_steps(steps, rates, method)
         return cls(steps, noise, log_determinants, basis, solution, ridge, level)
 
+    def uncorrected(self, rates: Float | None, method: Method) -> Account:
+        """The same steps solved without subtracting their noise."""
+        steps = replace(self.steps, noise=None)
+        solution, ridge = solve_steps(steps, rates, method)
+        return replace(self, steps=steps, solution=solution, ridge=ridge)
+
     @property
     def log_likelihood(self) -> float:
         """Of the movements at the solution, the scale of the covariance put where it is largest."""
@@ -305,17 +311,44 @@ def replicate_weights(method: Method, n_groups: int, t: int, seed: int) -> Float
     return bootstrap_weights(n_groups, method.n_draws, np.random.default_rng(stream))
 
 
-def replicate(
-    steps: Sequence[Steps],
+def replicated(
+    steps: Sequence[Sequence[Steps]],
     account: Account,
     rates: Float | None,
     method: Method,
     *,
     known: bool,
-) -> Float:
-    """Weights of one replicate, solved as the estimate was; unit ones unless rates are known."""
-    again, _ = solve_steps(joined(steps), rates, method, ridge=account.ridge, tolerance=1e-8)
-    return normalised(account.basis @ again.weights, known=known)[0]
+    own_rates: Float | None = None,
+) -> Settled:
+    """Solve every replicate's steps as the estimate was.
+
+    Args:
+        steps: Of every replicate, in the coordinates of the account's basis; with noise if the
+            method may subtract it.
+        account: Of the episodes as they are.
+        rates: Those of the steps, if they are not to be found.
+        method: The method; "auto" has the choice between subtracting noise or not.
+        known: Whether rates are known, and give the weights a scale.
+        own_rates: Known rates of the account's steps, if they are not those of the replicates'.
+    """
+
+    def solved(account: Account, *, plain: bool) -> Float:
+        found = []
+        for mine in steps:
+            together = joined(mine)
+            if plain:
+                together = replace(together, noise=None)
+            again, _ = solve_steps(together, rates, method, ridge=account.ridge, tolerance=1e-8)
+            found.append(normalised(account.basis @ again.weights, known=known)[0])
+        return np.stack(found)
+
+    nothing = np.zeros(len(account.basis))
+    first = Settled(account, solved(account, plain=False), nothing)
+    if method.debias != "auto" or account.steps.noise is None:
+        return first
+    folded = rates is not None and len(rates) != account.steps.n_steps
+    plain = account.uncorrected(own_rates if folded else rates, method)
+    return settled(first, plain, solved(plain, plain=True), method, known=known)
 
 
 def normalised(weights: Float, *, known: bool) -> tuple[Float, float]:
@@ -327,6 +360,48 @@ def normalised(weights: Float, *, known: bool) -> tuple[Float, float]:
 
 
 @dataclass(frozen=True, eq=False)
+class Settled:
+    """An account with its replicates, and what bias it is taken to have.
+
+    Attributes:
+        account: The account.
+        replicates: Normalised weights of every replicate, shape (n, q).
+        bias: Of the normalised weights, as far as it can be told from noise, shape (q,).
+    """
+
+    account: Account
+    replicates: Float
+    bias: Float
+
+    @classmethod
+    def alone(cls, account: Account) -> Settled:
+        """Without replicates."""
+        q = len(account.basis)
+        return cls(account, np.zeros((0, q)), np.zeros(q))
+
+
+def settled(
+    corrected: Settled, account: Account, replicates: Float, method: Method, *, known: bool
+) -> Settled:
+    """Choose between an account with noise subtracted, and one without, by their expected error.
+
+    The corrected weights count as unbiased. The others are biased by the difference, as far as
+    that exceeds its own sampling noise. Both errors are rough, and the corrected weights' is the
+    rougher: they have to promise half of the other's.
+    """
+    leave_out = method.uncertainty == "jackknife"
+    first, second = (normalised(a.weights, known=known)[0] for a in (corrected.account, account))
+    gap = second - first
+    noise = np.trace(spread_of(replicates - corrected.replicates, leave_out=leave_out))
+    squared = float(gap @ gap)
+    bias = gap * np.sqrt(max(0.0, 1 - noise / squared)) if squared > 0 else gap
+    error = np.trace(spread_of(replicates, leave_out=leave_out)) + bias @ bias
+    if 2 * np.trace(spread_of(corrected.replicates, leave_out=leave_out)) <= error:
+        return corrected
+    return Settled(account, replicates, bias)
+
+
+@dataclass(frozen=True, eq=False)
 class Spread:
     """Uncertainty of the weights: covariance (q, q), its degrees of freedom, draws (n, q)."""
 
@@ -335,23 +410,23 @@ class Spread:
     draws: Float | None
 
 
-def spread_from(
-    replicates: Float, account: Account, rates: Float | None, method: Method, seed: int
-) -> Spread:
-    """Uncertainty from the replicates' weights, shape (n, q), and what remains unexplained."""
-    known = rates is not None
+def spread_from(found: Settled, rates: Float | None, method: Method, seed: int) -> Spread:
+    """Uncertainty from replicates, remaining bias, and movement that stays unexplained."""
+    known, account, replicates = rates is not None, found.account, found.replicates
     weights, size = normalised(account.weights, known=known)
     leave_out = method.uncertainty == "jackknife"
     covariance = spread_of(replicates, leave_out=leave_out)
     draws = None if leave_out else recentred(replicates, weights, unit=not known)
+    extra = np.outer(found.bias, found.bias)
     if method.process_noise and account.noise is not None:
         plain = replace(account.steps, noise=None)
-        extra = unexplained_covariance(plain, account.noise, account.solution, account.ridge)
+        left = unexplained_covariance(plain, account.noise, account.solution, account.ridge)
         # Normalising removes what points along the weights themselves.
-        turn = (
-            account.basis if known else (account.basis - np.outer(weights, weights @ account.basis))
-        )
-        extra = turn @ extra @ turn.T / size**2
+        turn = account.basis
+        if not known:
+            turn = (turn - np.outer(weights, weights @ turn)) / size
+        extra = extra + turn @ left @ turn.T
+    if extra.any():
         covariance = covariance + extra
         if draws is not None:
             values, vectors = np.linalg.eigh(extra)

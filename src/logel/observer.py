@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from logel.accounts import (
     Account,
+    Settled,
     StageRecord,
     Update,
     basis_of,
@@ -29,8 +30,8 @@ from logel.accounts import (
     gains_over_nothing,
     normalised,
     record_stage,
-    replicate,
     replicate_weights,
+    replicated,
     spread_from,
     stage_update,
     step_metrics,
@@ -256,10 +257,15 @@ class Observer:
         return _Last(record, update, sample, weights)
 
     @property
-    def _replicated(self) -> bool:
+    def _wanted(self) -> bool:
         """Whether intervals are to be had."""
         tellable = self._known or self.method.clone.method is CloneMethod.MLE
-        return self.method.n_groups > 2 and tellable and self._groups > 2
+        return self.method.n_groups > 2 and tellable
+
+    @property
+    def _replicated(self) -> bool:
+        """Whether something asks for replicates."""
+        return self._groups > 2 and (self._wanted or self.method.debias == "auto")
 
     def _add_step(self, before: _Last, after: _Last, rate: float | None) -> None:
         """Compress the step between two stages, as it is and as the replicates see it."""
@@ -321,22 +327,22 @@ class Observer:
         gains = {}
         if method.process_noise:
             gains = gains_over_nothing({learner: account}, rates, method)
-        spread = None
+        found, spread = Settled.alone(account), None
         if self._replicated:
             folded = method.shared_rate or rates is not None
-            weights = np.stack(
+            found = replicated(
                 [
-                    replicate(
-                        [step.projected(basis) for step in steps],
-                        account,
-                        np.ones(1) if folded else None,
-                        method,
-                        known=rates is not None,
-                    )
+                    [step.projected(basis) for step in steps]
                     for steps in self._levels[account.level].replicates
-                ]
+                ],
+                account,
+                np.ones(1) if folded else None,
+                method,
+                known=rates is not None,
+                own_rates=rates,
             )
-            spread = spread_from(weights, account, rates, method, self.seed)
+            spread = spread_from(found, rates, method, self.seed) if self._wanted else None
+        account = found.account
         weights, size = normalised(account.weights, known=rates is not None)
         fit = explain_grams(
             np.stack(self._grams),

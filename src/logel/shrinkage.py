@@ -103,6 +103,8 @@ def shrunk_rates(
     alone = solve_learning_rates(steps, weights, epsilon=-np.inf)
     curvature = ((steps.design @ weights) ** 2).sum(axis=1)
     known = curvature > 0
+    if not known.any():
+        return np.ones(steps.n_steps)
     alone = np.where(known, alone, 0.0)
     errors = np.where(known, variance / np.where(known, curvature, 1.0), np.inf)
     time = 1.0 + np.arange(steps.n_steps)
@@ -147,7 +149,7 @@ def solve_shrunk(
         rates = rates / rates.mean()
         weights, _ = solve_weights(steps, rates, ridge=ridge, nonnegative=nonnegative)
         size = np.linalg.norm(weights) * np.linalg.norm(before)
-        if size == 0 or 1 - weights @ before / size <= max(tolerance, 1e-12) ** 1.0:
+        if size == 0 or 1 - weights @ before / size <= max(tolerance, 1e-12):
             break
     end = solve(steps, rates, ridge=ridge, nonnegative=nonnegative)
     return replace(end, iterations=iteration)

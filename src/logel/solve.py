@@ -283,7 +283,7 @@ def without_noise(steps: Steps, learning_rates: Float) -> tuple[Float, Float, fl
     left, singular, right = left[:, kept], singular[kept], right[kept]
     back = right.T / singular
     size, turn = np.linalg.eigh(back.T @ noise[:q, :q] @ back)
-    share = np.minimum(1.0, (1 - NOISE_MARGIN) / np.maximum(size, np.finfo(float).tiny))
+    share = (1 - NOISE_MARGIN) / np.maximum(size, 1 - NOISE_MARGIN)
     remaining = 1 - share * size
     moved = turn.T @ (left.T @ delta) - share * (turn.T @ (back.T @ noise[:q, q]))
     matrix = np.sqrt(remaining)[:, None] * (turn.T * singular) @ right
@@ -310,8 +310,8 @@ def solve_learning_rates(
     inner = (predicted * steps.delta).sum(axis=1)
     if steps.noise is not None:
         noise = steps.noise[:, :, :-1] @ weights
-        size = np.maximum(noise[:, :-1] @ weights, np.finfo(float).tiny)
-        share = np.minimum(1.0, (1 - NOISE_MARGIN) * curvature / size)
+        size, most = noise[:, :-1] @ weights, (1 - NOISE_MARGIN) * curvature
+        share = np.where(size > most, most / np.where(size > most, size, 1.0), 1.0)
         curvature, inner = curvature - share * size, inner - share * noise[:, -1]
     moved = curvature > 0
     rates = np.full(steps.n_steps, epsilon)
@@ -396,6 +396,9 @@ def solve(
         # Without a ridge, scale moves freely between rates and weights: nothing to hold it to.
         mean = 1.0 if ridge > 0 else None
         rates = solve_learning_rates(steps, weights, epsilon=epsilon, mean=mean)
+        if steps.noise is not None:
+            # With noise subtracted no objective holds the scale: it would drift.
+            rates = rates / rates.mean()
         trace.append(objective(steps, weights, rates, ridge=ridge))
         weights, singular = solve_weights(steps, rates, ridge=ridge, nonnegative=nonnegative)
         trace.append(objective(steps, weights, rates, ridge=ridge))

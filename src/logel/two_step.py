@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from logel.accounts import (
     Account,
+    Settled,
     StageRecord,
     Update,
     basis_of,
@@ -24,8 +25,8 @@ from logel.accounts import (
     gains_over_nothing,
     normalised,
     record_stage,
-    replicate,
     replicate_weights,
+    replicated,
     spread_from,
     stage_update,
     step_metrics,
@@ -41,6 +42,7 @@ from logel.method import Method
 from logel.metrics import Metric
 from logel.neighbours import pooled_jacobians
 from logel.policies import Policy
+from logel.solve import Steps
 from logel.two_step_estimate import CloneFacts, Report
 from logel.uncertainty import NoiseParts, StageSample, joined, step_between
 from logel.update_rules import Learner, adam
@@ -82,18 +84,21 @@ def infer_two_step(
 
     enough = min(len(jacobian.groups) for jacobian in jacobians)
     choice = _choose_learner(records, basis, rates, method, enough)
-    account = choice.account
-    spread = None
+    found, spread = Settled.alone(choice.account), None
     # Three steps of Adam do not answer to the data as a maximum does: no interval is better than
     # a wrong one.
     tellable = path is None or path.config.method is CloneMethod.MLE
-    if method.n_groups > 2 and tellable and enough > 2:
-        replicates = _replicates(choice, rates, method, seed)
-        spread = spread_from(replicates, account, rates, method, seed)
+    wanted = method.n_groups > 2 and tellable
+    if enough > 2 and (wanted or method.debias == "auto"):
+        steps = _replicated_steps(choice, method, seed)
+        known = rates is not None
+        found = replicated(steps, choice.account, rates, method, known=known)
+        spread = spread_from(found, rates, method, seed) if wanted else None
+    account = found.account
     weights, size = normalised(account.weights, known=rates is not None)
     design = np.stack([sample.design.mean for sample in choice.samples[:-1]])
-    found = account.solution.learning_rates * size
-    fit = explain(delta, design, weights, found, fitted=len(names) - gauge.n)
+    own_rates = account.solution.learning_rates * size
+    fit = explain(delta, design, weights, own_rates, fitted=len(names) - gauge.n)
     facts = None
     if path is not None:
         facts = [CloneFacts.of(c, path.config.prior_strength) for c in path.clones]
@@ -273,31 +278,23 @@ def _account(
     return _Choice(rule, best, samples, taken, all_parts[best.level])
 
 
-def _replicates(choice: _Choice, rates: Float | None, method: Method, seed: int) -> Float:
-    """Weights for every reweighting of the episodes, shape (n, q)."""
+def _replicated_steps(choice: _Choice, method: Method, seed: int) -> list[list[Steps]]:
+    """The steps for every reweighting of the episodes."""
     samples, parts = choice.samples, choice.parts if method.debias else None
     weights = [
         replicate_weights(method, sample.n_groups, t, seed) for t, sample in enumerate(samples)
     ]
-    return np.stack(
+    return [
         [
-            replicate(
-                [
-                    step_between(
-                        samples[t],
-                        samples[t + 1],
-                        metric,
-                        basis=choice.account.basis,
-                        weights=(weights[t][r], weights[t + 1][r]),
-                        parts=None if parts is None else parts[t],
-                    )
-                    for t, metric in enumerate(choice.metrics)
-                ],
-                choice.account,
-                rates,
-                method,
-                known=rates is not None,
+            step_between(
+                samples[t],
+                samples[t + 1],
+                metric,
+                basis=choice.account.basis,
+                weights=(weights[t][r], weights[t + 1][r]),
+                parts=None if parts is None else parts[t],
             )
-            for r in range(len(weights[0]))
+            for t, metric in enumerate(choice.metrics)
         ]
-    )
+        for r in range(len(weights[0]))
+    ]

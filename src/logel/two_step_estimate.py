@@ -146,7 +146,7 @@ class Report:
             parts.append(f"{method.learner} learner")
         if method.neighbours:
             parts.append(f"{method.neighbours} neighbouring stages")
-        if method.debias and account.noise is not None:
+        if account.steps.noise is not None:
             parts.append("Jacobian noise subtracted")
         if isinstance(method.ridge, str):
             parts.append(f"ridge {account.ridge:.2g} by evidence")
@@ -156,6 +156,11 @@ class Report:
 def _noise_note(account: Account) -> str:
     if account.noise is None:
         return "Jacobian noise was not subtracted: every stage needs at least three episodes"
+    if account.steps.noise is None:
+        return (
+            "the noise of the Jacobians was not subtracted: the weights would have spread more "
+            "than they gained; intervals allow for the bias that remains"
+        )
     share = account.solution.share
     if share >= 1:
         return "the noise of the Jacobians was subtracted in full"

@@ -129,12 +129,14 @@ class NoiseParts:
         corner = np.zeros(len(moved))
         if after.influence is not None:
             corner = metric.grams(moved)[:, 0, 0]
-        return cls(metric.grams(errors), corner)
+        # Deviations from the mean of the sample are smaller than those from the true one.
+        first, second = (1 - (s.design.group_weights**2).sum() for s in (before, after))
+        return cls(metric.grams(errors) / first, corner / second)
 
     def total(self, before: Float, after: Float) -> Float:
         """Expected noise for these shares of the groups of both stages, shape (q + 1, q + 1)."""
-        result = np.tensordot(before**2, self.before, 1) / (1 - (before**2).sum())
-        result[-1, -1] += after**2 @ self.after / (1 - (after**2).sum())
+        result = np.tensordot(before**2, self.before, 1)
+        result[-1, -1] += after**2 @ self.after
         return np.asarray(result)
 
 
