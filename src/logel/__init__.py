@@ -21,8 +21,9 @@ _NAMES = {
     "LinearGaussian": "logel.policies",
     "MLPGaussian": "logel.policies",
     "MLPCategorical": "logel.policies",
-    "Method": "logel.infer",
+    "Method": "logel.method",
     "infer_reward": "logel.infer",
+    "Observer": "logel.observer",
     "RewardEstimate": "logel.estimate",
     "LinearReward": "logel.reward",
     "LogelError": "logel.errors",
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from logel.estimate import RewardEstimate
     from logel.files import HistoryWriter
     from logel.history import Episode, LearningHistory, Stage
-    from logel.infer import Method, infer_reward
+    from logel.infer import infer_reward
+    from logel.method import Method
+    from logel.observer import Observer
     from logel.policies import (
         LinearGaussian,
         LinearSoftmax,
@@ -54,6 +57,7 @@ __all__ = [
     "MLPCategorical",
     "MLPGaussian",
     "Method",
+    "Observer",
     "RewardEstimate",
     "Stage",
     "TabularSoftmax",

@@ -138,7 +138,7 @@ def clone(
     config = config or CloneConfig()
     rng = rng or np.random.default_rng(0)
     clones: list[Clone] = []
-    theta = _start(policy, rng)
+    theta = starting_point(policy, rng)
     for t, stage in enumerate(stages):
         try:
             clones.append(clone_stage(stage, policy, config, start=theta, rng=rng))
@@ -175,7 +175,8 @@ def clone_stage(
     )
 
 
-def _start(policy: Policy, rng: np.random.Generator) -> Float:
+def starting_point(policy: Policy, rng: np.random.Generator) -> Float:
+    """Where cloning the first stage starts: zero, or a network's own choice."""
     initial = getattr(policy, "initial", None)
     return np.zeros(policy.n_parameters) if initial is None else np.asarray(initial(rng))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -150,21 +150,36 @@ def find_gauge(
     rate-scaled Jacobians are compared with their sampling noise (the spread over groups of
     episodes): a direction whose squared size is what noise alone would give is weak.
     """
+    gauge = constant_gauge(moments, feature_names)
+    basis = gauge.identified
+    if basis.shape[1] == 0 or min(len(j.groups) for j in jacobians) < 3:
+        return gauge
+    means = [rate * j.mean @ basis for rate, j in zip(learning_rates, jacobians, strict=True)]
+    size = sum(mean.T @ mean for mean in means)
+    noise = sum(
+        rate**2 * basis.T @ j.covariance() @ basis
+        for rate, j in zip(learning_rates, jacobians, strict=True)
+    )
+
+    def spread(direction: Float) -> float:
+        return _relative_spread(jacobians, learning_rates, direction)
+
+    return replace(gauge, weak=_noise_directions(size, noise, spread, basis))
+
+
+def constant_gauge(moments: FeatureMoments, feature_names: tuple[str, ...]) -> Gauge:
+    """Combinations of features that never vary, and nothing about weak ones."""
     exact, reason = moments.constant_directions()
-    gauge = Gauge(feature_names, exact, reason, np.zeros((0, len(feature_names))))
-    return replace(gauge, weak=_noise_directions(jacobians, learning_rates, gauge.identified))
+    return Gauge(feature_names, exact, reason, np.zeros((0, len(feature_names))))
 
 
 def _noise_directions(
-    jacobians: Sequence[StageJacobian], rates: Float, basis: Float
+    size: Float, noise: Float, spread: Callable[[Float], float], basis: Float
 ) -> npt.NDArray[np.float64]:
-    if basis.shape[1] == 0 or min(len(j.groups) for j in jacobians) < 3:
-        return np.zeros((0, basis.shape[0]))
-    means = [rate * j.mean @ basis for rate, j in zip(rates, jacobians, strict=True)]
-    size = sum(mean.T @ mean for mean in means)
-    noise = sum(
-        rate**2 * basis.T @ j.covariance() @ basis for rate, j in zip(rates, jacobians, strict=True)
-    )
+    """Directions in which `size`, (k, k) in the given basis, is no larger than `noise`.
+
+    `spread` tells how far, relative to its mean, noise alone varies along a direction.
+    """
     scale = np.sqrt(np.diagonal(size))
     if not (scale > 0).all():
         silent = np.flatnonzero(scale == 0)
@@ -176,9 +191,65 @@ def _noise_directions(
     found = []
     for value, vector in zip(ratio, vectors.T, strict=True):
         direction = basis @ vector
-        if value <= 1 + _NOISE_SIGMAS * _relative_spread(jacobians, rates, direction):
+        if value <= 1 + _NOISE_SIGMAS * spread(direction):
             found.append(direction)
     return _orthonormal_rows(np.array(found).reshape(-1, len(basis)))
+
+
+@dataclass
+class JacobianMoments:
+    """Streamed sums over Jacobians that `find_gauge` would need all of them for.
+
+    Attributes:
+        size: Sum of the squared, rate-scaled Jacobians, shape (q, q).
+        noise: Its expected value were there only noise, shape (q, q).
+        squared_variances: Sum over stages and parameters of the outer squares of their noise
+            covariances, as vectors of the k = q (q + 1) / 2 different entries, shape (k, k).
+        n_groups: Fewest groups of episodes of any stage.
+    """
+
+    size: Float
+    noise: Float
+    squared_variances: Float
+    n_groups: int
+
+    @classmethod
+    def empty(cls, q: int) -> JacobianMoments:
+        """Nothing seen yet."""
+        k = q * (q + 1) // 2
+        return cls(np.zeros((q, q)), np.zeros((q, q)), np.zeros((k, k)), np.iinfo(np.int64).max)
+
+    def add(self, jacobian: StageJacobian, rate: float) -> None:
+        """Include a stage's Jacobian."""
+        g = len(jacobian.groups)
+        self.n_groups = min(self.n_groups, g)
+        self.size += rate**2 * jacobian.mean.T @ jacobian.mean
+        if g < 3:
+            return
+        self.noise += rate**2 * jacobian.covariance()
+        weights = rate**2 * jacobian.group_weights**2 * g / (g - 1)
+        errors = jacobian.groups - jacobian.mean
+        upper, lower = np.triu_indices(errors.shape[2])
+        entries = np.einsum("g,gdk,gdk->dk", weights, errors[:, :, upper], errors[:, :, lower])
+        self.squared_variances += entries.T @ entries
+
+    def weak_directions(self, basis: Float) -> Float:
+        """As `find_gauge` would find them, rows, shape (j, q)."""
+        if basis.shape[1] == 0 or self.n_groups < 3:
+            return np.zeros((0, basis.shape[0]))
+        upper, lower = np.triu_indices(len(self.size))
+
+        def spread(direction: Float) -> float:
+            pairs = direction[upper] * direction[lower] * np.where(upper == lower, 1.0, 2.0)
+            total = float(direction @ self.noise @ direction)
+            if total == 0:
+                return 0.0
+            squared = float(pairs @ self.squared_variances @ pairs)
+            return _noise_spread(squared / total**2, self.n_groups)
+
+        return _noise_directions(
+            basis.T @ self.size @ basis, basis.T @ self.noise @ basis, spread, basis
+        )
 
 
 def _whitened(size: Float, noise: Float) -> tuple[Float, Float]:
@@ -202,7 +273,12 @@ def _relative_spread(jacobians: Sequence[StageJacobian], rates: Float, direction
     if total == 0:
         return 0.0
     groups = min(len(j.groups) for j in jacobians)
-    return float(np.sqrt(2 * (variance**2).sum() / total**2 * (1 + 1 / (groups - 1))))
+    return _noise_spread((variance**2).sum() / total**2, groups)
+
+
+def _noise_spread(concentration: float, n_groups: int) -> float:
+    """Of a sum of squares whose variances have this sum of squared shares."""
+    return float(np.sqrt(2 * concentration * (1 + 1 / (n_groups - 1))))
 
 
 def _orthonormal_rows(rows: Float) -> Float:
@@ -240,10 +316,31 @@ def explain(
     return Fit(
         explained=np.where(moved > 0, 1 - residual / np.where(moved > 0, moved, 1.0), np.nan),
         cosines=(delta * predicted).sum(axis=1) / np.where(size > 0, size, np.inf),
-        # A random direction has mean squared cosine 1 / d; fitting q weights to m steps adds the
-        # q / m directions per step that they can follow.
-        chance=float(np.sqrt(min((1 + fitted / m) / d, 1.0))),
+        chance=_chance(m, d, fitted),
     )
+
+
+def explain_grams(
+    grams: Float, weights: Float, learning_rates: Float, *, n_parameters: int, fitted: int = 0
+) -> Fit:
+    """The same from the steps' Gram matrices of [design, delta], shape (m, q + 1, q + 1)."""
+    scaled = learning_rates[:, None] * weights
+    moved = grams[:, -1, -1]
+    predicted = np.einsum("mi,mij,mj->m", scaled, grams[:, :-1, :-1], scaled)
+    inner = np.einsum("mi,mi->m", scaled, grams[:, :-1, -1])
+    size = np.sqrt(moved * np.maximum(predicted, 0.0))
+    residual = moved - 2 * inner + predicted
+    return Fit(
+        explained=np.where(moved > 0, 1 - residual / np.where(moved > 0, moved, 1.0), np.nan),
+        cosines=inner / np.where(size > 0, size, np.inf),
+        chance=_chance(len(grams), n_parameters, fitted),
+    )
+
+
+def _chance(m: int, d: int, fitted: int) -> float:
+    # A random direction has mean squared cosine 1 / d; fitting q weights to m steps adds the
+    # q / m directions per step that they can follow.
+    return float(np.sqrt(min((1 + fitted / m) / d, 1.0)))
 
 
 def direction_error(

@@ -14,7 +14,7 @@ is absorbing (its score stays, its features are zero); a truncated one is just s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -107,6 +107,7 @@ def stage_jacobian(
     baseline: Baseline | str = Baseline.NONE,
     n_groups: int = 10,
     memory_mb: int = 256,
+    ratios: Float | None = None,
 ) -> StageJacobian:
     """Estimate the Jacobian at `parameters` from a stage's episodes.
 
@@ -120,8 +121,15 @@ def stage_jacobian(
         n_groups: Groups of episodes kept apart for uncertainty (fewer if there are fewer episodes).
         memory_mb: Bound on the working memory, beside the stage, an array of the size of its
             features, and the result.
+        ratios: How much likelier each row's episode is, up to and including that row, under
+            `parameters` than under the policy that took it, shape (N,); None if that is the same
+            policy. G(PO)MDP only.
     """
     estimator, baseline = Estimator(estimator), Baseline(baseline)
+    if ratios is not None and (estimator is Estimator.REINFORCE or baseline is Baseline.COMPONENT):
+        raise OptionError(
+            "importance weights need the G(PO)MDP estimator and a baseline other than 'component'"
+        )
     if not 0 <= gamma < 1:
         raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
     if stage.features is None:
@@ -133,7 +141,7 @@ def stage_jacobian(
     theta = policy.tensor(parameters)
     if theta.shape != (policy.n_parameters,):
         raise OptionError(f"the policy has {policy.n_parameters} parameters, not {theta.shape}")
-    cotangents = _cotangents(stage, gamma, estimator, baseline)
+    cotangents = _cotangents(stage, gamma, estimator, baseline, ratios)
     sums, scores = _grouped_sums(policy, theta, stage, group, memory_mb, cotangents)
     if baseline is Baseline.COMPONENT:
         sums -= _component_sums(policy, theta, stage, group, gamma, estimator, memory_mb)
@@ -174,22 +182,31 @@ def features_to_go(stage: Stage, gamma: float, *, from_start: bool = True) -> Fl
     return result
 
 
-def _cotangents(stage: Stage, gamma: float, estimator: Estimator, baseline: Baseline) -> Float:
+def _cotangents(
+    stage: Stage, gamma: float, estimator: Estimator, baseline: Baseline, ratios: Float | None
+) -> Float:
     """Features to go minus the baseline, one row per step, shape (N, q).
 
     The component-wise baseline differs between parameters: `_component_sums` sees to it.
+
+    With ratios every feature counts as often as its past is likelier, and so does the baseline of
+    a row: that keeps its expected contribution zero.
     """
+    if ratios is not None:
+        assert stage.features is not None
+        stage = replace(stage, features=ratios[:, None] * stage.features)
+    weight = np.ones(stage.n_steps) if ratios is None else ratios
     to_go = features_to_go(stage, gamma)
     if estimator is Estimator.REINFORCE:
         to_go = np.repeat(to_go[stage.starts], stage.lengths, axis=0)
     if baseline is Baseline.TIME:
-        return _leave_one_out(to_go, stage, estimator)
+        return _leave_one_out(to_go, stage, estimator, weight)
     if baseline is Baseline.CRITIC:
-        return to_go - _critic(stage, to_go, gamma, estimator)
+        return to_go - _critic(stage, to_go, gamma, estimator, weight)
     return to_go
 
 
-def _leave_one_out(to_go: Float, stage: Stage, estimator: Estimator) -> Float:
+def _leave_one_out(to_go: Float, stage: Stage, estimator: Estimator, weight: Float) -> Float:
     """Subtract the mean over the other episodes that are still running at the same time."""
     times, rows = stage.times, np.arange(stage.n_steps)
     if estimator is Estimator.REINFORCE:
@@ -201,17 +218,17 @@ def _leave_one_out(to_go: Float, stage: Stage, estimator: Estimator) -> Float:
     )
     others = np.maximum(alive - 1, 1)[times][:, None]
     mean = np.where(alive[times][:, None] > 1, (sums[times] - to_go) / others, 0.0)
-    return to_go - mean
+    return to_go - weight[:, None] * mean
 
 
-def _critic(stage: Stage, to_go: Float, gamma: float, estimator: Estimator) -> Float:
+def _critic(stage: Stage, to_go: Float, gamma: float, estimator: Estimator, weight: Float) -> Float:
     """Predict the cotangents from the state by ridge regression, two-fold over episodes.
 
     G(PO)MDP's prediction depends on state and time; REINFORCE's may only use the first state,
     since later ones are consequences of earlier actions of the same row's episode.
     """
     basis = state_basis(stage)
-    scale = (gamma**stage.times)[:, None]
+    scale = (weight * gamma**stage.times)[:, None]
     if estimator is Estimator.REINFORCE:
         basis = np.repeat(basis[stage.starts], stage.lengths, axis=0)
         scale = np.ones_like(scale)

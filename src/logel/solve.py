@@ -12,12 +12,16 @@ scale is pinned by making the rates average one; callers normalise as they like.
 Everything works on each step's triangular factor: an orthogonal change of coordinates takes a
 step's (d, q + 1) numbers to (q + 1, q + 1) and leaves every residual norm as it is, so the
 alternation costs nothing in d.
+
+Noise in the design biases the closed forms: its square adds to the normal equations, and what it
+shares with the movements to their right-hand side. Steps that carry an estimate of both (`noise`)
+have it subtracted, as far as the equations stay positive definite.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +31,9 @@ import scipy.optimize
 from logel.errors import IdentificationError, OptionError
 
 Float = npt.NDArray[np.float64]
+# Subtracting noise leaves at least this share of the normal equations in every direction: beyond
+# it, an estimate would be mostly the error of the noise's own estimate.
+NOISE_MARGIN = 0.1
 
 
 class Status(enum.Enum):
@@ -59,12 +66,16 @@ class Steps:
         delta: Matching movements, shape (m, r).
         n_parameters: The original d.
         squared_movement: ||delta[t]||^2 in the metric, shape (m,).
+        noise: What sampling noise is expected to add to the Gram matrices of [design, delta],
+            shape (m, q + 1, q + 1), for the closed forms to subtract; None to take the design as
+            it is.
     """
 
     design: Float
     delta: Float
     n_parameters: int
     squared_movement: Float
+    noise: Float | None = None
 
     @property
     def n_steps(self) -> int:
@@ -75,6 +86,48 @@ class Steps:
     def n_features(self) -> int:
         """Number q of features."""
         return self.design.shape[2]
+
+    def grams(self) -> Float:
+        """Gram matrices of [design, delta] in the metric, shape (m, q + 1, q + 1)."""
+        both = np.concatenate([self.design, self.delta[:, :, None]], axis=2)
+        return np.asarray(np.swapaxes(both, 1, 2) @ both)
+
+    def projected(self, basis: Float) -> Steps:
+        """The same steps for weights `basis @ coordinates`; basis of shape (q, k)."""
+        noise = None
+        if self.noise is not None:
+            wide = scipy.linalg.block_diag(basis, np.eye(1))
+            noise = wide.T @ self.noise @ wide
+        return replace(self, design=self.design @ basis, noise=noise)
+
+    def take(self, steps: npt.NDArray[np.int64]) -> Steps:
+        """Some of the steps, by index."""
+        return replace(
+            self,
+            design=self.design[steps],
+            delta=self.delta[steps],
+            squared_movement=self.squared_movement[steps],
+            noise=None if self.noise is None else self.noise[steps],
+        )
+
+    def merged(self, learning_rates: Float) -> Steps:
+        """One step that stands for all of them at the given rates (at rate one)."""
+        both = np.concatenate(
+            [learning_rates[:, None, None] * self.design, self.delta[:, :, None]], axis=2
+        )
+        factor = np.asarray(np.linalg.qr(both.reshape(-1, both.shape[2]), mode="r"), dtype=float)
+        noise = None
+        if self.noise is not None:
+            scale = np.repeat(learning_rates[:, None], both.shape[2], axis=1)
+            scale[:, -1] = 1.0
+            noise = (scale[:, :, None] * scale[:, None, :] * self.noise).sum(axis=0)[None]
+        return Steps(
+            design=factor[None, :, :-1],
+            delta=factor[None, :, -1],
+            n_parameters=self.n_parameters * self.n_steps,
+            squared_movement=self.squared_movement.sum()[None],
+            noise=noise,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +143,8 @@ class Solution:
         singular_values: Of the stacked, rate-scaled design, shape (min(rows, q),).
         iterations: Alternations made (0 when the rates were known).
         status: How it ended.
+        share: Smallest share, over directions of the weights, of the steps' noise that could be
+            subtracted; 1 when all of it was, or there was none to subtract.
     """
 
     weights: Float
@@ -100,9 +155,12 @@ class Solution:
     singular_values: Float
     iterations: int
     status: Status
+    share: float = 1.0
 
 
-def compress(delta: Float, design: Float, *, metric: Float | None = None) -> Steps:
+def compress(
+    delta: Float, design: Float, *, metric: Float | None = None, may_rest: bool = False
+) -> Steps:
     """Bring each step to triangular form.
 
     Args:
@@ -110,6 +168,7 @@ def compress(delta: Float, design: Float, *, metric: Float | None = None) -> Ste
         design: Shape (m, d, q).
         metric: How well delta is known, per step: None for the identity, (m, d) for a diagonal,
             (m, d, d) for a positive semi-definite matrix.
+        may_rest: Accept steps none of which moves.
     """
     delta, design = np.asarray(delta, dtype=float), np.asarray(design, dtype=float)
     if delta.ndim != 2 or design.ndim != 3 or design.shape[:2] != delta.shape:
@@ -122,7 +181,7 @@ def compress(delta: Float, design: Float, *, metric: Float | None = None) -> Ste
     if metric is not None:
         both = _whiten(both, np.asarray(metric, dtype=float))
     squared = (both[:, :, -1] ** 2).sum(axis=1)
-    if not (squared > 0).any():
+    if not (may_rest or (squared > 0).any()):
         raise IdentificationError(
             "the parameters do not move between stages: there is nothing to explain"
         )
@@ -132,6 +191,29 @@ def compress(delta: Float, design: Float, *, metric: Float | None = None) -> Ste
         delta=factor[:, :, -1],
         n_parameters=delta.shape[1],
         squared_movement=squared,
+    )
+
+
+def compress_grams(grams: Float, *, n_parameters: int) -> Steps:
+    """Steps known through their Gram matrices of [design, delta] in the metric.
+
+    For metrics that can be multiplied with but have no root within reach. Half the digits of
+    `compress` remain.
+
+    Args:
+        grams: Shape (m, q + 1, q + 1), positive semi-definite.
+        n_parameters: The number d behind them.
+    """
+    scale = np.sqrt(np.maximum(np.einsum("mii->mi", grams), 0.0))
+    safe = np.where(scale > 0, scale, 1.0)
+    values, vectors = np.linalg.eigh(grams / safe[:, :, None] / safe[:, None, :])
+    roots = np.sqrt(np.clip(values, 0, None))[:, :, None] * np.swapaxes(vectors, 1, 2)
+    factor = np.asarray(np.linalg.qr(roots * scale[:, None, :], mode="r"), dtype=float)
+    return Steps(
+        design=factor[:, :, :-1],
+        delta=factor[:, :, -1],
+        n_parameters=n_parameters,
+        squared_movement=scale[:, -1] ** 2,
     )
 
 
@@ -166,8 +248,11 @@ def solve_weights(
     """
     if ridge < 0:
         raise OptionError(f"ridge must not be negative, but is {ridge}")
-    matrix = (learning_rates[:, None, None] * steps.design).reshape(-1, steps.n_features)
-    target = steps.delta.reshape(-1)
+    if steps.noise is None:
+        matrix = (learning_rates[:, None, None] * steps.design).reshape(-1, steps.n_features)
+        target = steps.delta.reshape(-1)
+    else:
+        matrix, target, _ = without_noise(steps, learning_rates)
     if ridge == 0 and not nonnegative:
         # The factorisation that solves the system also gives its singular values.
         found = scipy.linalg.lstsq(matrix, target, cond=_tolerance(matrix.shape))
@@ -179,6 +264,30 @@ def solve_weights(
     if nonnegative:
         return scipy.optimize.nnls(matrix, target)[0], singular
     return np.asarray(scipy.linalg.lstsq(matrix, target)[0]), singular
+
+
+def without_noise(steps: Steps, learning_rates: Float) -> tuple[Float, Float, float]:
+    """A design and target whose normal equations lack the noise, and the smallest share taken.
+
+    In the directions u with u' A u = 1 and u' N u = x (A the normal equations, N their noise),
+    subtracting leaves 1 - x. Where that falls below the margin, only as much is subtracted, from
+    both sides of the equations, as reaches it.
+    """
+    assert steps.noise is not None
+    merged = steps.merged(learning_rates)
+    assert merged.noise is not None
+    q = steps.n_features
+    design, delta, noise = merged.design[0], merged.delta[0], merged.noise[0]
+    left, singular, right = np.linalg.svd(design, full_matrices=False)
+    kept = singular > _tolerance(design.shape) * singular.max(initial=0.0)
+    left, singular, right = left[:, kept], singular[kept], right[kept]
+    back = right.T / singular
+    size, turn = np.linalg.eigh(back.T @ noise[:q, :q] @ back)
+    share = (1 - NOISE_MARGIN) / np.maximum(size, 1 - NOISE_MARGIN)
+    remaining = 1 - share * size
+    moved = turn.T @ (left.T @ delta) - share * (turn.T @ (back.T @ noise[:q, q]))
+    matrix = np.sqrt(remaining)[:, None] * (turn.T * singular) @ right
+    return matrix, moved / np.sqrt(remaining), float(share.min(initial=1.0))
 
 
 def solve_learning_rates(
@@ -199,6 +308,11 @@ def solve_learning_rates(
     predicted = steps.design @ weights
     curvature = (predicted**2).sum(axis=1)
     inner = (predicted * steps.delta).sum(axis=1)
+    if steps.noise is not None:
+        noise = steps.noise[:, :, :-1] @ weights
+        size, most = noise[:, :-1] @ weights, (1 - NOISE_MARGIN) * curvature
+        share = np.where(size > most, most / np.where(size > most, size, 1.0), 1.0)
+        curvature, inner = curvature - share * size, inner - share * noise[:, -1]
     moved = curvature > 0
     rates = np.full(steps.n_steps, epsilon)
     if not moved.any():
@@ -282,6 +396,9 @@ def solve(
         # Without a ridge, scale moves freely between rates and weights: nothing to hold it to.
         mean = 1.0 if ridge > 0 else None
         rates = solve_learning_rates(steps, weights, epsilon=epsilon, mean=mean)
+        if steps.noise is not None:
+            # With noise subtracted no objective holds the scale: it would drift.
+            rates = rates / rates.mean()
         trace.append(objective(steps, weights, rates, ridge=ridge))
         weights, singular = solve_weights(steps, rates, ridge=ridge, nonnegative=nonnegative)
         trace.append(objective(steps, weights, rates, ridge=ridge))
@@ -322,7 +439,10 @@ def _solution(
         status = Status.RATES_AT_BOUND
     elif rank < steps.n_features:
         status = Status.RANK_DEFICIENT
-    return Solution(weights, rates, np.array(trace), rank, condition, singular, iterations, status)
+    share = 1.0 if steps.noise is None else without_noise(steps, rates)[2]
+    return Solution(
+        weights, rates, np.array(trace), rank, condition, singular, iterations, status, share
+    )
 
 
 def _tolerance(shape: tuple[int, ...]) -> float:
