@@ -124,9 +124,9 @@ def choose_learner(
 ) -> LearnerChoice:
     """Fit all models and choose by evidence.
 
-    Every model starts twice: from the random walk's path with no weights, and from what two steps
-    would answer, the path cloned stage by stage and the weights regressed on it. The better one
-    goes on, so the joint fit never ends below the two-step answer by its own measure.
+    Models of policies start twice: from the random walk's path with no weights, and from what two
+    steps would answer, the path cloned stage by stage and the weights regressed on it. The better
+    one goes on, so the joint fit never ends below the two-step answer by its own measure.
 
     Args:
         models: The candidates, by name.
@@ -154,7 +154,8 @@ def choose_learner(
                 fits[name] = fit_path(model, max_rounds=rounds, start=fits[name])
                 continue
             fits[name] = fit_path(model, max_rounds=rounds, start=walk)
-            if cloned is not None:
+            # A regression on values would take unknown potentials for movement.
+            if cloned is not None and not model.keeps_values:
                 other = fit_path(model, max_rounds=rounds, start=_two_steps(model, walk, cloned))
                 fits[name] = max(fits[name], other, key=lambda fit: fit.evidence)
         lead = max(gain(name) for name in fits)

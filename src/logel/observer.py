@@ -51,7 +51,6 @@ from logel.history import (
     check_stage,
 )
 from logel.infer import METHODS
-from logel.learner_choice import JointMethod
 from logel.method import Method
 from logel.metrics import IdentityMetric
 from logel.policies import Policy
@@ -370,7 +369,7 @@ def _method(method: str | Method) -> tuple[str, Method]:
     name = method if isinstance(method, str) else "custom"
     if isinstance(method, str):
         named = METHODS.get(method)
-        if named is None or isinstance(named, JointMethod):
+        if not isinstance(named, Method):
             offered = [n for n, m in METHODS.items() if isinstance(m, Method)]
             raise OptionError(
                 f"an observer cannot use method {method!r}: choose one of {', '.join(offered)}"
