@@ -39,10 +39,13 @@ bench: $(STAMP)
 # Accuracy against known truth: about 25 minutes on two cores; stop and resume at will.
 bench-accuracy: $(STAMP)
 	$(BIN)/logel reproduce accuracy-random --runs 40 --out runs
-	$(BIN)/logel reproduce accuracy-known --runs 12 --out runs
+	$(BIN)/logel reproduce accuracy-paper --runs 20 --out runs
+	$(BIN)/logel reproduce accuracy-known --runs 20 --out runs
 	$(BIN)/logel reproduce accuracy-null --runs 40 --seed 5000 --out runs
 	$(BIN)/logel reproduce accuracy-worlds --runs 10 --out runs
 	$(BIN)/logel reproduce accuracy-bound --runs 20 --out runs
+	$(BIN)/logel reproduce accuracy-jacobians --runs 20 --out runs
+	$(BIN)/logel reproduce accuracy-coverage --runs 500 --out runs
 
 clean:
 	rm -rf $(VENV) demo.png .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -470,11 +470,11 @@ def test_q_learning_moves_visited_pairs_towards_their_backup() -> None:
     states, parameters = point(model, 14)
     found = model.predict(states, parameters)
     for t, state in enumerate(states):
-        shares = q_shares(mdp, model.policies(state), np.exp(parameters[-1]), model.restart)
+        shares = q_shares(mdp, model.policies(state), np.exp(parameters[2]), model.restart)
 
         def following(flat: Any, shares: Any = shares) -> Any:
             table = flat.reshape(4, 3)
-            target = mdp.expected_features @ parameters[:-1]
+            target = mdp.expected_features @ parameters[:2] + parameters[3]
             target = target + mdp.gamma * mdp.transitions @ table.max(axis=1)
             return (table + shares * (target - table)).reshape(-1)
 
@@ -487,13 +487,13 @@ def test_q_learning_between_standing_still_and_a_full_backup() -> None:
     mdp, world = terminating(1)
     model = QLearningLearner(world)
     states, parameters = point(model, 15)
-    parameters[-1] = -40.0
+    parameters[2] = -40.0
     np.testing.assert_allclose(model.following(states, parameters), states, atol=1e-12)
-    parameters[-1] = 20.0
+    parameters[2] = 20.0
     found = model.following(states, parameters)
     for state, row in zip(states, found, strict=True):
         table = np.concatenate([state.reshape(3, 2), np.zeros((1, 2))])
-        backup = mdp.expected_features @ parameters[:-1]
+        backup = mdp.expected_features @ parameters[:2] + parameters[3]
         backup = backup + mdp.gamma * mdp.transitions @ table.max(axis=1)
         np.testing.assert_allclose(row, backup[:3].reshape(-1), atol=1e-12)
 
@@ -512,7 +512,7 @@ def test_q_learning_noise_grows_with_the_temporal_differences() -> None:
     # (the policy, and with it the visits, held where it is by uniform values).
     flat = np.zeros_like(states)
     one = model.predict(flat, parameters).shape
-    parameters[:2] *= 10
+    parameters[[0, 1, 3]] *= 10
     ten = model.predict(flat, parameters).shape
     diagonal = np.diagonal(one, axis1=1, axis2=2)
     assert np.diagonal(ten, axis1=1, axis2=2) == pytest.approx(100 * diagonal, rel=1e-2)

@@ -448,6 +448,10 @@ class QLearningLearner(LearnerModel):
     A pair visited n times moves by the share 1 - exp(-n) of its temporal difference, where n, the
     product of learning rate and visits, follows the policy's occupancy; its overall size is a
     nuisance parameter. Updates are noisy in proportion to their temporal differences.
+
+    Another is a constant reward. What is the same in every step moves no gradient, and features
+    that sum to a constant leave it out; but pairs not yet visited keep their first value, so that
+    this learner is drawn to them by rewards that are all negative, and away by positive ones.
     """
 
     name = "Q-learning"
@@ -459,8 +463,8 @@ class QLearningLearner(LearnerModel):
     def __init__(self, world: TabularWorld, rates: Float | None = None) -> None:
         super().__init__(world, rates)
         pairs = world.n_states * world.n_actions
-        self.nuisance_mean = np.array([np.log(0.1 * pairs)])
-        self.nuisance_variance = np.full(1, 0.7**2)
+        self.nuisance_mean = np.array([np.log(0.1 * pairs), 0.0])
+        self.nuisance_variance = np.array([0.7**2, 1.0])
 
     def following(self, states: Float, parameters: Float) -> Float:
         """The expected update of a run."""
@@ -480,7 +484,7 @@ class QLearningLearner(LearnerModel):
         index = np.arange(d)
         transition[:, index, index] += 1 - moved[..., 0]
         own = ((1 - share) * visits * difference).reshape(m, d, 1)
-        design = np.concatenate([moved * w.features.reshape(1, d, -1), own], axis=2)
+        design = np.concatenate([moved * w.features.reshape(1, d, -1), own, moved], axis=2)
         spread = (share * difference**2).reshape(m, d)
         shape = np.zeros((m, d, d))
         shape[:, index, index] = spread + 0.2 * spread.mean(axis=1, keepdims=True) + 1e-6
@@ -495,7 +499,7 @@ class QLearningLearner(LearnerModel):
         system = np.eye(w.n_states) - (1 - self.restart) * kernel
         occupancy = np.linalg.solve(system, uniform)[..., 0]
         visits = np.exp(parameters[w.n_features]) * occupancy[..., None] * policy
-        target = w.features @ parameters[: w.n_features]
+        target = w.features @ parameters[: w.n_features] + parameters[w.n_features + 1]
         target = target + w.gamma * self._expect(values.max(axis=-1))
         return 1 - np.exp(-visits), visits, target - values
 

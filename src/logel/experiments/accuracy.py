@@ -17,7 +17,8 @@ import pandas as pd
 from logel.baselines.lfl import lfl
 from logel.diagnostics import direction_error
 from logel.envs.gridworld import grid_weights, gridworld_mdp
-from logel.envs.tabular import TabularMDP, policy_regret, relative_regret
+from logel.envs.parametric import FeaturisedMDP
+from logel.envs.tabular import TabularMDP, policy_regret, random_mdp, relative_regret
 from logel.estimate import RewardEstimate
 from logel.experiments.claims import Claim, judge
 from logel.experiments.gridworld import plan
@@ -25,6 +26,7 @@ from logel.experiments.information_bound import direction_bound
 from logel.experiments.tasks import Row, Scalar, Task, grid
 from logel.history import LearningHistory
 from logel.infer import infer_reward
+from logel.learners.gradient_ascent import ParameterWalk, observe_parametric
 from logel.learners.tabular import (
     LEARNERS,
     GPOMDPLearner,
@@ -227,6 +229,7 @@ def known_claims(table: pd.DataFrame) -> list[Claim]:
 def null_tasks(options: dict[str, str], observers: Sequence[str], seeds: range) -> list[Task]:
     """Random walks, steady and fading, with hidden and with known parameters."""
     settings: dict[str, Sequence[Scalar]] = {
+        "world": ["gridworld", "linear"],
         "walk": ["steady", "fading"],
         "known": [False, True],
         "steps": [10],
@@ -237,24 +240,41 @@ def null_tasks(options: dict[str, str], observers: Sequence[str], seeds: range) 
 
 def run_null(task: Task) -> list[Row]:
     """A policy that drifts at random, watched as if it learnt."""
-    mdp = gridworld_mdp()
-    truth = drawn_weights(task, mdp)
-    history = observe(
-        mdp,
-        RandomWalk(fading=task.setting["walk"] == "fading"),
+    fading, known = task.setting["walk"] == "fading", bool(task.setting["known"])
+    steps = int(str(task.setting["steps"]))
+    if task.setting["world"] == "gridworld":
+        mdp = gridworld_mdp()
+        truth = drawn_weights(task, mdp)
+        history = observe(
+            mdp,
+            RandomWalk(fading=fading),
+            weights=truth,
+            n_steps=steps,
+            seed=task.seed_sequence(),
+            parameters=known,
+        )
+        return [judge_tabular(mdp, history, "default", truth, task.seed)]
+    rng = task.rng()
+    mdp = random_mdp(rng, n_states=20, n_actions=3, n_features=4, gamma=0.9, branching=4)
+    world = FeaturisedMDP(mdp, rng.standard_normal((mdp.n_states, 6)))
+    truth = rng.standard_normal(mdp.n_features)
+    history = observe_parametric(
+        world,
+        ParameterWalk(step=0.2, fading=fading),
         weights=truth,
-        n_steps=int(str(task.setting["steps"])),
+        n_steps=steps,
         seed=task.seed_sequence(),
-        parameters=bool(task.setting["known"]),
+        parameters=known,
     )
-    return [judge_tabular(mdp, history, "default", truth, task.seed)]
+    estimate = infer_reward(history, world.policy, gamma=world.gamma, seed=task.seed)
+    return [{"status": estimate.status.name, **judge_intervals(estimate, truth)}]
 
 
 def null_claims(table: pd.DataFrame) -> list[Claim]:
     """Nothing is found where there is nothing, and the estimate says so."""
     claims = []
-    for (walk, known), rows in table.groupby(["walk", "known"], sort=False):
-        which = f"{walk} random walk, parameters {'known' if known else 'hidden'}"
+    for (world, walk, known), rows in table.groupby(["world", "walk", "known"], sort=False):
+        which = f"{world}, {walk} random walk, parameters {'known' if known else 'hidden'}"
         claims.append(
             judge(
                 f"{which}: few weights called significant",

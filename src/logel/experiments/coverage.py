@@ -25,7 +25,7 @@ from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.policies import Policy, TabularSoftmax
 
-STEPS = {"gridworld": 20, "random": 15}
+STEPS = {"gridworld": 30, "random": 15}
 
 
 def tasks(options: dict[str, str], observers: Sequence[str], seeds: range) -> list[Task]:

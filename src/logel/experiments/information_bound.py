@@ -127,7 +127,7 @@ def _nuisance(learner: str, model: LearnerModel) -> Float:
     """The nuisance parameters a learner of the study really has."""
     if learner == "qlearning":
         teacher = QLearner()
-        return np.array([np.log(teacher.learning_rate * teacher.n_steps)])
+        return np.array([np.log(teacher.learning_rate * teacher.n_steps), 0.0])
     return np.zeros(len(model.nuisance_mean))
 
 

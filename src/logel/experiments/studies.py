@@ -159,7 +159,7 @@ STUDIES = {
         _accuracy_study(
             "accuracy-null",
             (accuracy.null_tasks, accuracy.run_null, accuracy.null_claims),
-            ["walk", "known"],
+            ["world", "walk", "known"],
             {"significant": "weights called significant"},
         ),
         _accuracy_study(
