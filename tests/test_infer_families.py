@@ -1,0 +1,133 @@
+"""The default inference beyond tables: linear policies and control, learners of every kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logel.diagnostics import direction_error
+from logel.envs import lqr
+from logel.envs.parametric import FeaturisedMDP, LinearControl
+from logel.envs.tabular import random_mdp
+from logel.errors import OptionError
+from logel.history import LearningHistory
+from logel.infer import JointMethod, infer_reward
+from logel.learners.gradient_ascent import GradientAscent, ParameterWalk, observe_parametric
+from logel.policies import MLPGaussian
+from logel.solve import Status
+
+
+def featurised(seed: int) -> tuple[FeaturisedMDP, Any]:
+    rng = np.random.default_rng(seed)
+    mdp = random_mdp(rng, n_states=12, n_actions=3, n_features=3, gamma=0.9, branching=4)
+    return FeaturisedMDP(mdp, rng.standard_normal((12, 4))), rng.standard_normal(3)
+
+
+def watched(
+    world: Any, learner: Any, truth: Any, *, seed: int, n_steps: int = 10, **options: Any
+) -> LearningHistory:
+    return observe_parametric(world, learner, weights=truth, n_steps=n_steps, seed=seed, **options)
+
+
+@pytest.mark.parametrize(
+    ("learner", "expected"),
+    [
+        (GradientAscent(learning_rate=1.0), "gradient"),
+        (GradientAscent(learning_rate=0.3, direction="natural"), "natural"),
+    ],
+)
+def test_linear_policies_and_how_they_learn(learner: GradientAscent, expected: str) -> None:
+    errors, chosen = [], []
+    for seed in range(3):
+        world, truth = featurised(seed)
+        history = watched(world, learner, truth, seed=seed)
+        estimate = infer_reward(history, world.policy, gamma=world.gamma)
+        errors.append(direction_error(estimate.weights, truth, estimate.gauge))
+        chosen.append(next(iter(estimate.models)))
+        assert estimate.planning is not None
+        assert "joint" in estimate.method
+        assert "runner-up" in estimate.method
+    assert chosen.count(expected) >= 2
+    assert np.median(errors) < 0.35
+
+
+def test_known_exact_steps_pin_the_weights_down() -> None:
+    world, truth = featurised(0)
+    history = watched(
+        world, GradientAscent(learning_rate=1.0, exact=True), truth, seed=0, parameters=True
+    )
+    estimate = infer_reward(history, world.policy, gamma=world.gamma)
+    # The world alone is estimated, from 11 stages together.
+    assert direction_error(estimate.weights, truth, estimate.gauge) < 0.1
+
+
+def test_control_is_watched_through_a_pooled_critic() -> None:
+    world = LinearControl(lqr.point_mass(), sigma=0.3)
+    truth = np.array([0.5, 0.4, 0.7])
+    history = watched(
+        world,
+        GradientAscent(learning_rate=0.002, exact=True),
+        truth,
+        seed=0,
+        n_episodes=200,
+        parameters=True,
+    )
+    estimate = infer_reward(history, world.policy, gamma=world.gamma)
+    assert estimate.models
+    assert direction_error(estimate.weights, truth, estimate.gauge) < 0.15
+    assert lqr.relative_regret(world.problem, estimate.weights, true_weights=truth) < 0.05
+
+
+@pytest.mark.slow
+def test_control_without_parameters() -> None:
+    world = LinearControl(lqr.point_mass(), sigma=0.3)
+    truth = np.array([0.5, 0.4, 0.7])
+    history = watched(
+        world, GradientAscent(learning_rate=0.002, exact=True), truth, seed=0, n_episodes=200
+    )
+    estimate = infer_reward(history, world.policy, gamma=world.gamma)
+    unit = truth / np.linalg.norm(truth)
+    ends = estimate.interval(0.99)
+    assert ((ends[:, 0] <= unit) & (unit <= ends[:, 1])).all()
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_drifting_parameters_are_not_explained(known: bool) -> None:
+    world, truth = featurised(1)
+    history = watched(world, ParameterWalk(step=0.2), truth, seed=1, parameters=known)
+    estimate = infer_reward(history, world.policy, gamma=world.gamma)
+    assert estimate.status is Status.UNEXPLAINED
+
+
+def test_models_must_fit_the_family() -> None:
+    world, truth = featurised(0)
+    history = watched(world, GradientAscent(), truth, seed=0, n_steps=2)
+    with pytest.raises(OptionError, match="none of the learner models"):
+        infer_reward(
+            history, world.policy, gamma=world.gamma, method=JointMethod(models=("soft-value",))
+        )
+    only = JointMethod(models=("adam",))
+    estimate = infer_reward(history, world.policy, gamma=world.gamma, method=only)
+    assert list(estimate.models) == ["adam"]
+
+
+def test_networks_are_not_fitted_jointly() -> None:
+    world = LinearControl(lqr.point_mass(), sigma=0.3)
+    history = watched(
+        world, GradientAscent(learning_rate=0.002), [0.5, 0.4, 0.7], seed=0, n_steps=2
+    )
+    policy = MLPGaussian(2, 1, hidden=(4,))
+    with pytest.raises(OptionError, match="use 'two-step' for others"):
+        infer_reward(history, policy, gamma=world.gamma, method="joint")
+
+
+def test_expected_widths_shrink_with_more_data() -> None:
+    world, truth = featurised(2)
+    history = watched(world, GradientAscent(learning_rate=1.0), truth, seed=2)
+    estimate = infer_reward(history, world.policy, gamma=world.gamma)
+    now = estimate.interval(0.95)
+    width = now[:, 1] - now[:, 0]
+    assert (estimate.expected_widths(episodes=2.0, stages=1.0) < width).all()
+    assert (estimate.expected_widths(episodes=1.0, stages=2.0) < width).all()
