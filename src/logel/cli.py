@@ -17,8 +17,8 @@ from logel.errors import LogelError, OptionError
 
 if TYPE_CHECKING:
     from logel.history import LearningHistory
-    from logel.infer_joint import Progress
     from logel.policies import Policy
+    from logel.progress import Progress
 
 app = typer.Typer(
     help="Recover the reward an agent is optimising by watching it learn.",

@@ -14,9 +14,9 @@ from logel.envs.tabular import optimal_policy, start_value, uniform_policy
 from logel.estimate import RewardEstimate
 from logel.history import LearningHistory
 from logel.infer import infer_reward
-from logel.infer_joint import Progress
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.policies import TabularSoftmax
+from logel.progress import Progress
 
 Float = npt.NDArray[np.float64]
 

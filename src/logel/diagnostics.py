@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from logel.errors import IdentificationError
 from logel.history import Stage
 from logel.jacobian import StageJacobian
 
@@ -357,3 +358,11 @@ def direction_error(
     if min(sizes) == 0:
         return float(np.sqrt(2))
     return float(np.linalg.norm(pair[0] / sizes[0] - pair[1] / sizes[1]))
+
+
+def check_movement(delta: Float) -> None:
+    """Refuse a path on which nothing moves beyond what rounding leaves of a converged fit."""
+    if not (np.abs(delta) > 1e-9).any():
+        raise IdentificationError(
+            "the policy's parameters do not move between stages: there is nothing to explain"
+        )

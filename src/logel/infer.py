@@ -11,12 +11,13 @@ from logel.cloning import CloneConfig, CloneMethod
 from logel.errors import IdentificationError, OptionError
 from logel.estimate import RewardEstimate
 from logel.history import FeatureFunction, LearningHistory
-from logel.infer_joint import Progress, infer_jointly, joint_applies
+from logel.infer_joint import infer_jointly, joint_applies
 from logel.infer_mirror import MirrorMethod, infer_in_function_space
 from logel.jacobian import Baseline
 from logel.learner_choice import JointMethod
 from logel.method import Method
 from logel.policies import Policy
+from logel.progress import Progress
 from logel.two_step import infer_two_step
 
 __all__ = ["METHODS", "AnyMethod", "JointMethod", "Method", "MirrorMethod", "infer_reward"]

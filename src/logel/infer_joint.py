@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from logel.ascent_models import ASCENTS, DriftingParameters
 from logel.cloning import CloneConfig, clone
-from logel.diagnostics import FeatureMoments, Fit, Gauge, explain
+from logel.diagnostics import FeatureMoments, Fit, Gauge, check_movement, explain
 from logel.errors import HistoryError, IdentificationError, LogelError, OptionError
 from logel.estimate import RewardEstimate
 from logel.features import feature_names, featured
@@ -29,12 +29,12 @@ from logel.linear_world import LinearWorld, distinct_observations, linear_world
 from logel.path_model import PathModel
 from logel.planning import Planning
 from logel.policies import GaussianPolicy, LinearSoftmax, Policy, TabularSoftmax
+from logel.progress import Progress
 from logel.sampled_world import N_GROUPS, SampledWorld, sampled_world
 from logel.solve import Status
 from logel.world_model import TabularWorld, pool_world
 
 Float = npt.NDArray[np.float64]
-Progress = Callable[[str, int, int], None]
 # Number d of parameters beyond which dense D x D filtering takes minutes rather than seconds.
 LARGEST_JOINT = 600
 # Observed times beyond which revisiting all of them in every round takes minutes.
@@ -458,11 +458,3 @@ def _describe(name: str, answer: _Answer, *, known: bool) -> str:
     second = f", runner-up '{runners[0]}'" if runners else ""
     path = "known parameters" if known else "path cloned jointly with the weights"
     return f"method {name}: {path}, learner model '{answer.model}' by evidence{second}"
-
-
-def check_movement(delta: Float) -> None:
-    """Refuse a path on which nothing moves beyond what rounding leaves of a converged fit."""
-    if not (np.abs(delta) > 1e-9).any():
-        raise IdentificationError(
-            "the policy's parameters do not move between stages: there is nothing to explain"
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
@@ -21,10 +21,10 @@ from logel.history import FeatureFunction, LearningHistory
 from logel.jacobian import StageJacobian
 from logel.planning import Planning
 from logel.policies import Policy
+from logel.progress import Progress
 from logel.solve import Solution, Status, compress, solve
 
 Float = npt.NDArray[np.float64]
-Progress = Callable[[str, int, int], None]
 # Share of the design's squared size, in any direction, that may be taken off as sampling noise:
 # beyond it the correction would mostly amplify noise.
 _MOST_NOISE = 0.75

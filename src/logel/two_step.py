@@ -32,16 +32,16 @@ from logel.accounts import (
     step_metrics,
 )
 from logel.cloning import ClonedPath, CloneMethod, clone
-from logel.diagnostics import FeatureMoments, explain, find_gauge
+from logel.diagnostics import FeatureMoments, check_movement, explain, find_gauge
 from logel.errors import HistoryError, LogelError, OptionError
 from logel.estimate import RewardEstimate
 from logel.features import feature_names, featured
 from logel.history import FeatureFunction, LearningHistory
-from logel.infer_joint import Progress, check_movement
 from logel.method import Method
 from logel.metrics import Metric
 from logel.neighbours import pooled_jacobians
 from logel.policies import Policy
+from logel.progress import Progress
 from logel.solve import Steps
 from logel.two_step_estimate import CloneFacts, Report
 from logel.uncertainty import NoiseParts, StageSample, joined, step_between

@@ -76,7 +76,7 @@ def test_known_and_hidden_parameters_are_of_the_same_learner() -> None:
 
 
 def test_other_worlds_have_learners_and_observers_that_apply() -> None:
-    tasks = other_worlds.tasks({}, OBSERVERS, range(2))
+    tasks = other_worlds.tasks({}, OBSERVERS, range(1))
     assert not [
         t for t in tasks if t.setting["observer"] == "lfl" and t.setting["world"] == "control"
     ]
@@ -92,13 +92,6 @@ def test_other_worlds_have_learners_and_observers_that_apply() -> None:
     assert means["default"] < means["paper"]
 
 
-@pytest.mark.slow
-def test_a_point_mass_is_watched() -> None:
-    tasks = other_worlds.tasks({}, ("default",), range(1))
-    (row,) = other_worlds.run(pick(tasks, world="control", learner="natural"))
-    assert 0 <= float(str(row["regret"])) <= other_worlds.WORST
-
-
 def test_pooled_jacobians_are_closer() -> None:
     table = judged(
         "accuracy-jacobians",
@@ -111,10 +104,10 @@ def test_pooled_jacobians_are_closer() -> None:
 
 
 def test_random_walks_in_a_linear_world_are_not_explained() -> None:
-    tasks = accuracy.null_tasks({}, OBSERVERS, range(5000, 5002))
+    tasks = accuracy.null_tasks({}, OBSERVERS, range(5000, 5001))
     chosen = [t for t in tasks if t.setting["world"] == "linear" and not t.setting["known"]]
     table = judged("accuracy-null", chosen, accuracy.run_null)
-    assert (table.status == "UNEXPLAINED").mean() >= 0.75
+    assert (table.status == "UNEXPLAINED").all()
     assert table.significant.mean() <= 0.1
 
 
