@@ -212,8 +212,8 @@ def reproduce(
     study: Annotated[
         str,
         typer.Argument(
-            help="gridworld (-known, -learners, -curves) or accuracy (-random, -known, -null, "
-            "-worlds, -bound)."
+            help="gridworld (-known, -learners, -curves), accuracy (-random, -known, -null, "
+            "-worlds, -bound) or crossroad."
         ),
     ],
     runs: Annotated[int, typer.Option(help="Number of seeds.")] = 20,

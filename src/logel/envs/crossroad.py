@@ -112,10 +112,14 @@ class CrossroadFeatures:
         self, observations: Float, actions: npt.ArrayLike, next_observations: Float, /
     ) -> Float:
         """Features, shape (N, 4), of N transitions."""
-        before, after = np.atleast_2d(observations), np.atleast_2d(next_observations)
-        jerk = np.abs(after[:, 2] - before[:, 2]) / self.period
-        slow = (after[:, 1] < SLOW_SPEED).astype(float)
-        return -np.stack([np.ones(len(after)), jerk, slow, after[:, 9]], axis=1)
+        pairs = zip(np.atleast_2d(observations), np.atleast_2d(next_observations), strict=True)
+        return np.stack([_features(before, after, self.period) for before, after in pairs])
+
+
+def _features(before: Float, after: Float, period: float) -> Float:
+    """Reward features of one transition, shape (4,)."""
+    jerk = abs(after[2] - before[2]) / period
+    return np.array([-1.0, -jerk, -float(after[1] < SLOW_SPEED), -after[9]])
 
 
 class Crossroad(gymnasium.Env[Float, np.int64]):
@@ -220,31 +224,23 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
     def step(self, action: np.int64 | int) -> tuple[Float, float, bool, bool, dict[str, Any]]:
         """Drive for one decision period."""
         state = self._running()
-        if not self.action_space.contains(action):
+        if action not in (YIELD, GO):
             raise OptionError(f"the action must be 0 (yield) or 1 (go), but is {action!r}")
         before, start = state.observation, state.speed
-        acceleration = self._acceleration(int(action))
-        self._add_cars(state, until=state.steps * STEP + self.period)
-        for k in range(self._substeps):
-            if start == 0 and acceleration == 0:
-                self._wait(state)
-                break
-            # Braking ends in a standstill, not in reverse.
-            speed = max(0.0, start + acceleration * STEP * (k + 1))
-            self._sumo.vehicle.setSpeed(_EGO, speed)
-            self._sumo.simulationStep()
-            state.steps += 1
-            self._look()
-            if state.outcome != "driving":
-                break
+        self._drive(state, self._acceleration(int(action)))
         state.acceleration = (state.speed - start) / self.period
         if state.outcome == "driving" and state.steps * STEP >= self.time_limit - 1e-9:
             state.outcome = "late"
         after = state.observation = self._observe()
-        features = self.features(before, action, after)[0]
+        features = _features(before, after, self.period)
         terminated = state.outcome == "arrived" or _crashed(state)
         reward = float(self.weights @ features)
         return after.copy(), reward, terminated, state.outcome == "late", self._info(features)
+
+    @property
+    def outcome(self) -> str:
+        """How the current or last episode stands; see `info["outcome"]`."""
+        return self._running(finished=True).outcome
 
     def render(self) -> npt.NDArray[np.uint8] | None:
         """The crossroad from above, shape (400, 400, 3): roads, conflict zones, cars."""
@@ -267,12 +263,27 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
             self._start_file.unlink(missing_ok=True)
         self._sumo, self._episode = None, None
 
-    def _wait(self, state: _Episode) -> None:
-        """Let the traffic pass for one decision period, all at once."""
-        self._sumo.vehicle.setSpeed(_EGO, 0.0)
-        state.steps += self._substeps
-        self._sumo.simulationStep((state.steps + 1) * STEP)
-        self._look()
+    def _drive(self, state: _Episode, acceleration: float) -> None:
+        """Move everybody on by one decision period."""
+        sumo, start = self._sumo, state.speed
+        self._add_cars(state, until=state.steps * STEP + self.period)
+        if start == 0 and acceleration == 0:
+            sumo.vehicle.setSpeed(_EGO, 0.0)
+            state.steps += self._substeps
+            sumo.simulationStep((state.steps + 1) * STEP)
+            self._look()
+            return
+        # Far from the line nobody can be in its way: one look at the end is enough.
+        far = state.position + (start + _ACCELERATION * self.period) * self.period < 0
+        for k in range(self._substeps):
+            # Braking ends in a standstill, not in reverse.
+            sumo.vehicle.setSpeed(_EGO, max(0.0, start + acceleration * STEP * (k + 1)))
+            sumo.simulationStep()
+            state.steps += 1
+            if not far or k == self._substeps - 1:
+                self._look()
+            if state.outcome != "driving":
+                break
 
     def _running(self, *, finished: bool = False) -> _Episode:
         state = self._episode
@@ -347,9 +358,6 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
         ):
             state.outcome = "collision"
             return
-        deciding = state.steps % self._substeps == 0
-        if not deciding and state.position < 0:
-            return  # nobody can be in its way yet, and no decision is due
         state.approaching = self._approaching(state)
         if any(self._too_close(state.position, *approach) for approach in state.approaching):
             state.outcome = "conflict"

@@ -27,9 +27,9 @@ from logel.errors import LogelError, OptionError
 Float = npt.NDArray[np.float64]
 N_ROADS = (3, 4, 5, 6)
 EGO_ROAD, LEFT_ROAD, RIGHT_ROAD = 0, 1, 2
-ROAD_LENGTH = 200.0
+ROAD_LENGTH = 150.0
 # Cars that have left the junction matter no more: their roads are short, to save time.
-_EXIT_LENGTH = 80.0
+_EXIT_LENGTH = 60.0
 SPEED_LIMIT = 13.89
 # Two cars side by side, 1.8 m wide each, with a hand's breadth on either side.
 _BODY_WIDTH = 2.2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +23,8 @@ try:
 except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtraError("pandas", "report") from None
 
-from logel.experiments import accuracy, gridworld
-from logel.report import study_figures
+from logel.experiments import accuracy, crossroad, gridworld
+from logel.report import crossroad_figures, study_figures
 from logel.report.plots import save_figure
 
 if TYPE_CHECKING:
@@ -80,6 +80,10 @@ class Study:
     figure: Callable[[pd.DataFrame], Figure]
     own_world: bool = True
     """Whether the user may choose map and reward."""
+    summary: Callable[[pd.DataFrame], str] = markdown_table
+    """Boils the table down to Markdown."""
+    more_figures: Mapping[str, Callable[[pd.DataFrame], Figure]] = field(default_factory=dict)
+    """Further figures, by file name."""
 
 
 STUDIES = {
@@ -155,6 +159,16 @@ STUDIES = {
             accuracy.bound_claims,
             lambda table: study_figures.case_bars(table, ["steps"], {"error": "direction error"}),
             own_world=False,
+        ),
+        Study(
+            "crossroad",
+            crossroad.crossroad_tasks,
+            crossroad.run_crossroad,
+            crossroad.crossroad_claims,
+            crossroad_figures.crossroad_figure,
+            own_world=False,
+            summary=crossroad.crossroad_summary,
+            more_figures={"before-and-after": crossroad_figures.strip_figure},
         ),
     )
 }
@@ -239,7 +253,7 @@ def reproduce(
     claims = study.claims(table)
     write_table(run.rows, folder / "table.csv")
     write_claims(claims, folder / "claims.json")
-    summary = f"{markdown_claims(claims)}\n{markdown_table(table)}"
+    summary = f"{markdown_claims(claims)}\n{study.summary(table)}"
     write_atomically(folder / "summary.md", summary.encode())
     made = {
         "study": study.name,
@@ -251,4 +265,6 @@ def reproduce(
     figure = study.figure(table)
     for suffix in ("png", "svg"):
         save_figure(figure, folder / f"{study.name}.{suffix}")
+    for name, draw in study.more_figures.items():
+        save_figure(draw(table), folder / f"{name}.png")
     return StudyResult(run, claims, folder)

@@ -76,7 +76,7 @@ class PGPE:
 
     n_pairs: int = 10
     n_episodes: int = 5
-    learning_rate: float = 3.0
+    learning_rate: float = 7.0
     sigma_rate: float = 0.0
 
     def __post_init__(self) -> None:
@@ -161,7 +161,9 @@ def learn(
     return list(islice(steps, n_steps + 1))
 
 
-def random_walk(start: Search, *, length: float, n_steps: int, seed: int = 0) -> list[Search]:
+def random_walk(
+    start: Search, *, length: float, n_steps: int, seed: int | np.random.SeedSequence = 0
+) -> list[Search]:
     """A learner that wants nothing: steps of one length in random directions.
 
     Args:
