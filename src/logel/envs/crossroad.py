@@ -527,13 +527,19 @@ def _options(n_roads: int) -> list[str]:
 _owner: weakref.ref[Crossroad] | None = None
 
 
-def _open_simulation(env: Crossroad) -> Any:
-    """Claim the process's only simulation for an environment; return the libsumo module."""
-    global _owner
+def require_simulator() -> Any:
+    """The libsumo module, or one sentence that says how to install it."""
     try:
         import libsumo
     except ImportError:
         raise MissingExtraError("libsumo", "sumo") from None
+    return libsumo
+
+
+def _open_simulation(env: Crossroad) -> Any:
+    """Claim the process's only simulation for an environment; return the libsumo module."""
+    global _owner
+    libsumo = require_simulator()
     holder = _owner() if _owner is not None else None
     if holder is not None and holder is not env:
         raise SimulationBusyError(

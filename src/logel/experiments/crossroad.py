@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from logel.cloning import clone
-from logel.envs.crossroad import FEATURE_NAMES, WEIGHTS, Crossroad
+from logel.envs.crossroad import FEATURE_NAMES, WEIGHTS, Crossroad, require_simulator
 from logel.envs.crossroad_driver import SIGMA, START, drive, even_clone
 from logel.estimate import RewardEstimate
 from logel.experiments.claims import Claim, judge
@@ -83,6 +83,7 @@ def crossroad_tasks(
     updates: int = UPDATES,
 ) -> list[Task]:
     """Every learner and seed; all observers watch the same episodes."""
+    require_simulator()  # one sentence now rather than a failure per task
     if not set(observers) & set(OBSERVERS):
         return []
     settings: dict[str, list[Scalar]] = {
