@@ -1,6 +1,8 @@
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -28,6 +30,7 @@ from logel.envs.crossroad_driver import (
 from logel.envs.crossroad_network import network_path
 from logel.errors import MissingExtraError, OptionError
 from logel.history import LearningHistory
+from logel.infer import Method, infer_reward
 
 libsumo = pytest.importorskip("libsumo", reason="libsumo is not installed: logel[sumo]")
 
@@ -47,9 +50,14 @@ def finish(env: Crossroad, action: int) -> dict[str, Any]:
 
 
 def fingerprint(env: Crossroad, seed: int) -> str:
-    episode = drive(env, START, seed)
-    assert episode.features is not None
-    return f"{seed} {episode.observations.tobytes().hex()} {episode.features.tobytes().hex()}"
+    observation, _ = env.reset(seed=seed)
+    text, done = [], False
+    while not done:
+        action = int(min(observation[3:6]) >= 1.0)
+        observation, reward, terminated, truncated, info = env.step(action)
+        text.append(observation.tobytes().hex() + reward.hex() + info["outcome"])
+        done = terminated or truncated
+    return f"{seed} {' '.join(text)}"
 
 
 def test_gymnasium_has_nothing_to_complain_about(env: Crossroad) -> None:
@@ -67,12 +75,11 @@ def test_the_same_seed_gives_the_same_episode_in_any_order(env: Crossroad) -> No
 
 def test_the_same_seed_gives_the_same_episode_in_another_process(env: Crossroad) -> None:
     code = (
+        "from __future__ import annotations\n"
         "from logel.envs.crossroad import Crossroad\n"
-        "from logel.envs.crossroad_driver import START, drive\n"
+        f"{inspect.getsource(fingerprint)}"
         "env = Crossroad()\n"
-        "for seed in (5, 4):\n"
-        "    e = drive(env, START, seed)\n"
-        "    print(seed, e.observations.tobytes().hex(), e.features.tobytes().hex())\n"
+        "print(*(fingerprint(env, seed) for seed in (5, 4)), sep='\\n')\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.splitlines() == [fingerprint(env, seed) for seed in (5, 4)]
@@ -281,3 +288,21 @@ def test_the_even_clone_is_equally_informed_in_all_directions(env: Crossroad) ->
         values = np.linalg.eigvalsh(fisher)
         spreads.append(values[-1] / values[0])
     assert spreads[0] > 100 and spreads[1] < 3
+
+
+def test_time_and_slow_are_named_when_they_cannot_be_told_apart(env: Crossroad) -> None:
+    stages = []
+    for gap in (0.5, 1.5):
+        episodes = [drive(env, (gap, gap, gap, 5, 40), seed) for seed in range(8)]
+        for n, episode in enumerate(episodes):
+            assert episode.features is not None
+            # A driver who is never faster than walking pace: every decision is a slow one.
+            features = episode.features.copy()
+            features[:, 2] = features[:, 0]
+            episodes[n] = replace(episode, features=features)
+        stages.append(episodes)
+    history = LearningHistory.from_episodes(stages, feature_names=FEATURE_NAMES)
+    method = Method(nonnegative=True, n_groups=0)
+    estimate = infer_reward(history, plain_clone(), gamma=0.999, method=method)
+    (sentence,) = [s for s in estimate.gauge.describe() if "not identified" in s]
+    assert "time" in sentence and "slow" in sentence and "crash" not in sentence

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Float = npt.NDArray[np.float64]
+# Frames at the start in which the ego vehicle is not yet in the picture.
+_APPROACH = 6
 COLOURS = {"cautious": BLUE, "hurried": RED, "random": GREY}
 
 
@@ -41,6 +43,8 @@ def crossroad_figure(table: pd.DataFrame) -> Figure:
     crash.set_ylim(0, None)
     crash.legend(fontsize=8, frameon=False)
     seeds = table.seed.nunique()
+    for axes in (curve, crash):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     tidy(curve, title="The cautious driver's return", x="updates", y="mean return")
     tidy(crash, title=f"Crash rate ({seeds} seeds, mean, 98% band)", x="updates")
     _controls(control, table, "forwards", "Explained movement")
@@ -74,7 +78,7 @@ def _weight_bars(
     axes.set_yscale("symlog", linthresh=0.01)
     axes.set_yticks([0, 0.01, 0.1, 1], ["0", ".01", ".1", "1"])
     axes.set_xticks(np.arange(len(FEATURE_NAMES)), FEATURE_NAMES)
-    axes.legend(fontsize=7, frameon=False, loc="upper left")
+    axes.legend(fontsize=7, frameon=False, loc="upper center")
     tidy(axes, title=f"{learner.capitalize()}: weights, median and range")
 
 
@@ -122,9 +126,9 @@ def strip_figure(table: pd.DataFrame, *, n_frames: int = 6) -> Figure:
     labels = ("Before learning", f"After {int(rows.stage.max())} updates")
     panels = figure.subplots(2, n_frames)
     for line, (film, label) in enumerate(zip(films, labels, strict=True)):
-        for k, at in enumerate(np.linspace(0, len(film) - 1, n_frames).round().astype(int)):
+        for k, at in enumerate(np.linspace(_APPROACH, len(film) - 1, n_frames).round().astype(int)):
             axes = panels[line, k]
-            axes.imshow(film[at])
+            axes.imshow(film[at][100:320, 90:310])
             axes.set_xticks([])
             axes.set_yticks([])
             axes.set_title(f"{at * env.period:.1f} s", fontsize=8)
