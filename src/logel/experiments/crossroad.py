@@ -346,9 +346,14 @@ def crossroad_summary(table: pd.DataFrame) -> str:
             distance = fits(table, learner, observer, "forwards").distance
             middle, low, high = (weights.quantile(q) for q in (0.5, 0.0, 1.0))
             cells = [f"{middle[n]:.4f} [{low[n]:.4f}, {high[n]:.4f}]" for n in FEATURE_NAMES]
-            away = "" if distance.isna().all() else f"{distance.median():.4f}"
+            # Who wants nothing is compared with the cautious: nothing shows the hazard better.
+            guess = (weights - np.array(WEIGHTS)).abs().sum(axis=1).median()
+            nothing = LEARNERS[learner].weights is None
+            away = f"({guess:.4f})" if nothing else f"{distance.median():.4f}"
             line(f"{learner}, {observer}: median [range] over seeds", [*cells, away])
     lines += [
+        "",
+        "In brackets: from the cautious driver's weights, which the random driver never had.",
         "",
         "| driver | direction | explained movement | 95% point of chance | above it | cosine |",
         "|---|---|---|---|---|---|",
