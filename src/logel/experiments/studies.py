@@ -84,6 +84,8 @@ class Study:
     """Boils the table down to Markdown."""
     more_figures: Mapping[str, Callable[[pd.DataFrame], Figure]] = field(default_factory=dict)
     """Further figures, by file name."""
+    packages: tuple[str, ...] = ()
+    """Packages beside the usual ones that shape its results."""
 
 
 STUDIES = {
@@ -169,6 +171,7 @@ STUDIES = {
             own_world=False,
             summary=crossroad.crossroad_summary,
             more_figures={"before-and-after": crossroad_figures.strip_figure},
+            packages=("libsumo",),
         ),
     )
 }
@@ -259,7 +262,7 @@ def reproduce(
         "study": study.name,
         "options": asdict(options),
         "commit": source_commit(),
-        "packages": package_versions(),
+        "packages": package_versions() | package_versions(study.packages),
     }
     write_atomically(folder / "made-by.json", (json.dumps(made, indent=1) + "\n").encode())
     figure = study.figure(table)
