@@ -35,6 +35,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.jacobian
 	$(BIN)/python -m benchmarks.streaming
+	$(BIN)/python -m benchmarks.crossroad
 
 # Accuracy against known truth: about 25 minutes on two cores; stop and resume at will.
 bench-accuracy: $(STAMP)

@@ -214,8 +214,8 @@ def reproduce(
     study: Annotated[
         str,
         typer.Argument(
-            help="gridworld (-known, -learners, -curves) or accuracy (-random, -paper, -known, "
-            "-null, -coverage, -worlds, -bound, -jacobians)."
+            help="gridworld (-known, -learners, -curves), accuracy (-random, -paper, -known, "
+            "-null, -coverage, -worlds, -bound, -jacobians) or crossroad."
         ),
     ],
     runs: Annotated[int, typer.Option(help="Number of seeds.")] = 20,
@@ -281,6 +281,24 @@ def reproduce(
         typer.echo(json.dumps(report, indent=1, default=str))
     if failed:
         raise typer.Exit(1)
+
+
+@app.command("build-networks")
+def build_networks(
+    out: Annotated[Path, typer.Option(help="Folder of the networks.")] = Path("networks"),
+    json_output: JsonOption = False,
+) -> None:
+    """Build the crossroad's road networks again, with netconvert (pip install eclipse-sumo)."""
+    from logel.envs.crossroad_network import N_ROADS, build_network, find_netconvert, network_path
+
+    if find_netconvert() is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    built = []
+    for n_roads in N_ROADS:
+        path = out / network_path(n_roads).name
+        build_network(n_roads, path)
+        built.append(str(path))
+    typer.echo(json.dumps(built) if json_output else f"built {', '.join(built)}")
 
 
 def choose_policy(history: LearningHistory, family: str, *, device: str = "cpu") -> Policy:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,12 +26,13 @@ except ImportError:  # pragma: no cover - depends on what is installed
 from logel.experiments import (
     accuracy,
     coverage,
+    crossroad,
     gridworld,
     jacobian_accuracy,
     other_worlds,
     paper_reward,
 )
-from logel.report import study_figures
+from logel.report import crossroad_figures, study_figures
 from logel.report.plots import save_figure
 
 if TYPE_CHECKING:
@@ -89,6 +90,12 @@ class Study:
     figure: Callable[[pd.DataFrame], Figure]
     own_world: bool = True
     """Whether the user may choose map and reward."""
+    summary: Callable[[pd.DataFrame], str] = markdown_table
+    """Boils the table down to Markdown."""
+    more_figures: Mapping[str, Callable[[pd.DataFrame], Figure]] = field(default_factory=dict)
+    """Further figures, by file name."""
+    packages: tuple[str, ...] = ()
+    """Packages beside the usual ones that shape its results."""
 
 
 _QUALITY = {"regret": "relative regret", "error": "direction error", "coverage": "coverage"}
@@ -188,6 +195,17 @@ STUDIES = {
             study_figures.jacobian_figure,
             own_world=False,
         ),
+        Study(
+            "crossroad",
+            crossroad.crossroad_tasks,
+            crossroad.run_crossroad,
+            crossroad.crossroad_claims,
+            crossroad_figures.crossroad_figure,
+            own_world=False,
+            summary=crossroad.crossroad_summary,
+            more_figures={"before-and-after": crossroad_figures.strip_figure},
+            packages=("libsumo",),
+        ),
     )
 }
 GROUPS = {
@@ -271,16 +289,18 @@ def reproduce(
     claims = study.claims(table)
     write_table(run.rows, folder / "table.csv")
     write_claims(claims, folder / "claims.json")
-    summary = f"{markdown_claims(claims)}\n{markdown_table(table)}"
+    summary = f"{markdown_claims(claims)}\n{study.summary(table)}"
     write_atomically(folder / "summary.md", summary.encode())
     made = {
         "study": study.name,
         "options": asdict(options),
         "commit": source_commit(),
-        "packages": package_versions(),
+        "packages": package_versions() | package_versions(study.packages),
     }
     write_atomically(folder / "made-by.json", (json.dumps(made, indent=1) + "\n").encode())
     figure = study.figure(table)
     for suffix in ("png", "svg"):
         save_figure(figure, folder / f"{study.name}.{suffix}")
+    for name, draw in study.more_figures.items():
+        save_figure(draw(table), folder / f"{name}.png")
     return StudyResult(run, claims, folder)
