@@ -65,11 +65,12 @@ RANDOM_STEP = 0.6
 
 
 def methods() -> dict[str, Method]:
-    """The observers: non-negative versions of the default for this family and of the paper's."""
+    """The observers: the best that can keep costs non-negative, and the paper's way."""
     default, paper = METHODS["two-step"], METHODS["paper"]
     assert isinstance(default, Method) and isinstance(paper, Method)
     return {
-        "default": replace(default, nonnegative=True),
+        # Draws, not standard errors: shares near 0 and 1 have no symmetric intervals.
+        "default": replace(default, nonnegative=True, uncertainty="bootstrap", n_groups=30),
         "paper": replace(paper, nonnegative=True),
     }
 
@@ -178,6 +179,10 @@ def _stage_rows(
 def _weight_rows(estimate: RewardEstimate, truth: tuple[float, ...] | None) -> list[Row]:
     size = float(np.abs(estimate.weights).sum()) or 1.0
     ends = estimate.interval(0.95) / size
+    if estimate.draws is not None:
+        costs = np.clip(estimate.draws, 0, None)
+        shares = costs / np.maximum(costs.sum(axis=1, keepdims=True), 1e-300)
+        ends = np.quantile(shares, [0.025, 0.975], axis=0).T
     return [
         {
             "part": "weight",
