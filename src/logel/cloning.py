@@ -18,10 +18,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from logel.errors import Choice, LogelError, OptionError
+from logel.errors import Choice, HistoryError, LogelError, OptionError
 from logel.fisher import Fisher
-from logel.history import Stage
+from logel.history import LearningHistory, Stage
 from logel.policies import GaussianPolicy, LinearGaussian, Policy, TabularSoftmax
+from logel.progress import Progress
 
 Float = npt.NDArray[np.float64]
 
@@ -148,6 +149,39 @@ def clone(
         if progress is not None:
             progress(t + 1)
     return ClonedPath(tuple(clones), config)
+
+
+def known_parameters(history: LearningHistory, policy: Policy) -> Float | None:
+    """The parameters a history carries, (m + 1, d), checked against the family; None if none."""
+    known = history.parameters()
+    if known is None:
+        return None
+    if known.shape[1] != policy.n_parameters:
+        raise HistoryError(
+            f"the history's policies have {known.shape[1]} parameters, but the family "
+            f"{policy.n_parameters}: pass the matching family, or use_parameters=False to clone"
+        )
+    return known.astype(float)
+
+
+def known_or_cloned(
+    history: LearningHistory,
+    policy: Policy,
+    config: CloneConfig,
+    *,
+    use_parameters: bool,
+    rng: np.random.Generator,
+    progress: Progress,
+) -> tuple[Float, ClonedPath | None]:
+    """Known parameters if there are any and they are wanted, or cloned ones with their path."""
+    known = known_parameters(history, policy) if use_parameters else None
+    if known is not None:
+        return known, None
+    total = len(history)
+    path = clone(
+        history, policy, config, rng=rng, progress=lambda done: progress("cloning", done, total)
+    )
+    return path.parameters, path
 
 
 def clone_stage(

@@ -7,6 +7,8 @@ pipeline with what improves it.
 
 from __future__ import annotations
 
+from typing import Any
+
 from logel.cloning import CloneConfig, CloneMethod
 from logel.errors import IdentificationError, OptionError
 from logel.estimate import RewardEstimate
@@ -92,44 +94,20 @@ def infer_reward(
         )
     report = progress or (lambda what, done, total: None)
     name, chosen = _choose(method, policy, history)
+    options: dict[str, Any] = {
+        "name": name,
+        "gamma": gamma,
+        "features": features,
+        "use_parameters": use_parameters,
+        "intervals": intervals,
+        "seed": seed,
+        "report": report,
+    }
     if isinstance(chosen, JointMethod):
-        return infer_jointly(
-            history,
-            policy,
-            name=name,
-            method=chosen,
-            gamma=gamma,
-            features=features,
-            use_parameters=use_parameters,
-            intervals=intervals,
-            seed=seed,
-            report=report,
-        )
+        return infer_jointly(history, policy, method=chosen, **options)
     if isinstance(chosen, MirrorMethod):
-        return infer_in_function_space(
-            history,
-            policy,
-            name=name,
-            method=chosen,
-            gamma=gamma,
-            features=features,
-            use_parameters=use_parameters,
-            intervals=intervals,
-            seed=seed,
-            report=report,
-        )
-    return infer_two_step(
-        history,
-        policy,
-        name=name,
-        method=chosen,
-        gamma=gamma,
-        features=features,
-        use_parameters=use_parameters,
-        intervals=intervals,
-        seed=seed,
-        report=report,
-    )
+        return infer_in_function_space(history, policy, method=chosen, **options)
+    return infer_two_step(history, policy, method=chosen, **options)
 
 
 def _choose(

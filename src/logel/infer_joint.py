@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.ascent_models import ASCENTS, DriftingParameters
-from logel.cloning import CloneConfig, clone
+from logel.cloning import CloneConfig, known_or_cloned, known_parameters
 from logel.diagnostics import FeatureMoments, Fit, Gauge, check_movement, explain
-from logel.errors import HistoryError, IdentificationError, LogelError, OptionError
+from logel.errors import IdentificationError, LogelError, OptionError
 from logel.estimate import RewardEstimate
 from logel.features import feature_names, featured
 from logel.history import FeatureFunction, LearningHistory, Stage
@@ -78,7 +78,7 @@ def infer_jointly(
             "no direction of the weights is identified: every feature is constant; use others"
         )
     basis = feature_basis(gauge, moments.ranges())
-    known = history.parameters() if use_parameters else None
+    known = known_parameters(history, policy) if use_parameters else None
     rng = np.random.default_rng(seed)
     worlds = _Worlds(watched, method, gamma, basis, history.learning_rates)
     if known is None:
@@ -261,13 +261,14 @@ def _from_trajectories(
     """Path, weights and learner model together."""
     watched, basis = worlds.watched, worlds.basis
     total = len(watched.history)
-    path = clone(
+    path, _ = known_or_cloned(
         watched.history,
         watched.policy,
         CloneConfig(holdout=0.0),
+        use_parameters=False,
         rng=np.random.default_rng(seed),
-        progress=lambda done: report("cloning", done, total),
-    ).parameters
+        progress=report,
+    )
     if (path == path[0]).all():
         raise IdentificationError(
             "every stage shows the same actions: the policy does not move, there is nothing to "
@@ -341,14 +342,8 @@ def _from_parameters(
     worlds: _Worlds, method: JointMethod, parameters: Float, report: Progress
 ) -> _Answer:
     """Weights and learner model, the path being known."""
-    policy, basis = worlds.watched.policy, worlds.basis
-    if parameters.shape[1] != policy.n_parameters:
-        raise HistoryError(
-            f"the history's policies have {parameters.shape[1]} parameters, but the family "
-            f"{policy.n_parameters}: pass the matching family, or use_parameters=False to clone"
-        )
-    check_movement(np.diff(parameters, axis=0))
-    states = parameters.astype(float)
+    basis, states = worlds.basis, parameters
+    check_movement(np.diff(states, axis=0))
     world = worlds.world.at(states[:-1]) if isinstance(worlds.world, SampledWorld) else worlds.world
     models = {name: worlds.model(name, world) for name in worlds.names}
     # A policy shows values only up to a potential, so value learners need the joint fit.

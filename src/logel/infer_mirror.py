@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.stats
 
-from logel.cloning import CloneConfig, ClonedPath, CloneMethod, clone
+from logel.cloning import CloneConfig, ClonedPath, CloneMethod, known_or_cloned
 from logel.diagnostics import FeatureMoments, Fit, Gauge, explain, find_gauge
-from logel.errors import HistoryError, IdentificationError, LogelError, OptionError
+from logel.errors import IdentificationError, LogelError, OptionError
 from logel.estimate import RewardEstimate
 from logel.feature_critic import CriticSums, ScaleSums, fit_critic, pooled
 from logel.features import feature_names, featured
@@ -121,7 +121,14 @@ def infer_in_function_space(
     """See `infer_reward` for the arguments."""
     if not intervals:
         method = replace(method, clone=replace(method.clone, holdout=0.0))
-    parameters, path = _parameters(history, policy, method, use_parameters, seed, report)
+    parameters, path = known_or_cloned(
+        history,
+        policy,
+        method.clone,
+        use_parameters=use_parameters,
+        rng=np.random.default_rng(seed),
+        progress=report,
+    )
     moments, scale = FeatureMoments(), ScaleSums()
     for t, stage in enumerate(history):
         moments.add(featured(stage, features, t))
@@ -174,33 +181,6 @@ def infer_in_function_space(
         held_out=None if path is None else np.array([c.held_out for c in path.clones]),
         planning=answer.planning if known else None,
     )
-
-
-def _parameters(
-    history: LearningHistory,
-    policy: Policy,
-    method: MirrorMethod,
-    use_parameters: bool,
-    seed: int,
-    report: Progress,
-) -> tuple[Float, ClonedPath | None]:
-    """Known parameters, or cloned ones with their path."""
-    known = history.parameters() if use_parameters else None
-    if known is not None:
-        if known.shape[1] != policy.n_parameters:
-            raise HistoryError(
-                f"the history's policies have {known.shape[1]} parameters, but the family "
-                f"{policy.n_parameters}: pass the matching family, or use_parameters=False to clone"
-            )
-        return known.astype(float), None
-    path = clone(
-        history,
-        policy,
-        method.clone,
-        rng=np.random.default_rng(seed),
-        progress=lambda done: report("cloning", done, len(history)),
-    )
-    return path.parameters, path
 
 
 def _sums(

@@ -31,9 +31,9 @@ from logel.accounts import (
     stage_update,
     step_metrics,
 )
-from logel.cloning import ClonedPath, CloneMethod, clone
+from logel.cloning import ClonedPath, CloneMethod, known_or_cloned
 from logel.diagnostics import FeatureMoments, check_movement, explain, find_gauge
-from logel.errors import HistoryError, LogelError, OptionError
+from logel.errors import LogelError, OptionError
 from logel.estimate import RewardEstimate
 from logel.features import feature_names, featured
 from logel.history import FeatureFunction, LearningHistory
@@ -69,7 +69,14 @@ def infer_two_step(
     n_groups = method.n_groups if intervals or method.needs_groups else 1
     if not intervals:
         method = replace(method, n_groups=0, clone=replace(method.clone, holdout=0.0))
-    parameters, path = _parameters(history, policy, method, use_parameters, seed, report)
+    parameters, path = known_or_cloned(
+        history,
+        policy,
+        method.clone,
+        use_parameters=use_parameters,
+        rng=np.random.default_rng(seed),
+        progress=report,
+    )
     records, moments = _records(
         history, policy, parameters, path, method, max(n_groups, 1), gamma, features, report
     )
@@ -115,34 +122,6 @@ def infer_two_step(
         choice.gains,
     )
     return told.estimate(account, fit, rates, spread)
-
-
-def _parameters(
-    history: LearningHistory,
-    policy: Policy,
-    method: Method,
-    use_parameters: bool,
-    seed: int,
-    report: Progress,
-) -> tuple[Float, ClonedPath | None]:
-    """Known parameters, or cloned ones with their path."""
-    known = history.parameters() if use_parameters else None
-    if known is not None:
-        if known.shape[1] != policy.n_parameters:
-            raise HistoryError(
-                f"the history's policies have {known.shape[1]} parameters, but the family "
-                f"{policy.n_parameters}: pass the matching family, or use_parameters=False to clone"
-            )
-        return known.astype(float), None
-    total = len(history)
-    path = clone(
-        history,
-        policy,
-        method.clone,
-        rng=np.random.default_rng(seed),
-        progress=lambda done: report("cloning", done, total),
-    )
-    return path.parameters, path
 
 
 def _records(
