@@ -21,7 +21,7 @@ demo: $(STAMP)
 	$(BIN)/logel demo --out demo.png
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -37,7 +37,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.crossroad
 
-# Accuracy against known truth: about 25 minutes on two cores; stop and resume at will.
+# Accuracy against known truth: hours on two cores (coverage alone takes most); stop and resume at will.
 bench-accuracy: $(STAMP)
 	$(BIN)/logel reproduce accuracy-random --runs 40 --out runs
 	$(BIN)/logel reproduce accuracy-paper --runs 20 --out runs
