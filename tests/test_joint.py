@@ -462,21 +462,6 @@ def test_a_single_weight_is_hardly_shrunk() -> None:
     assert draws.std() == pytest.approx(30**-0.5, rel=0.03)
 
 
-def test_three_weights_have_the_harmonic_prior() -> None:
-    # int v^(-3/2) exp(-r^2 / 2 v) dv is proportional to 1 / r: the density of the weights is the
-    # likelihood over their length, here averaged over draws from the likelihood.
-    information = np.array([[5.0, 1.0, 0.4], [1.0, 2.0, 0.3], [0.4, 0.3, 0.8]])
-    linear = np.array([4.0, -1.0, 0.6])
-    found = weight_posterior(*given_scale(information, linear, 2.0), 2.0)
-    rng = np.random.default_rng(0)
-    covariance = np.linalg.inv(information)
-    draws = rng.multivariate_normal(covariance @ linear, covariance, size=400_000)
-    share = 1 / np.linalg.norm(draws, axis=1)
-    mean = share @ draws / share.sum()
-    deviation = np.sqrt(np.diagonal(covariance))
-    assert (np.abs(found.mean - mean) < 0.03 * deviation).all()
-
-
 def test_the_fitted_scale_follows_the_size_of_the_weights() -> None:
     information, linear = CASES["determined"]
     base = weight_posterior(*given_scale(information, linear, 1.0), 1.0)

@@ -371,9 +371,7 @@ class WeightPosterior:
     """Posterior of the weights with their prior scale integrated out: a mixture of Gaussians.
 
     A point estimate of the scale collapses when the weights are weakly determined. Instead, each
-    scale of a grid counts with its evidence. From three weights on the prior is flat in the
-    variance: Stein's harmonic prior, which hardly shrinks what is known well and never does harm.
-    For one or two that would be no prior at all, and it is flat in the standard deviation.
+    scale of a grid counts with its evidence, under a flat prior on the standard deviation.
 
     Attributes:
         axes: Eigenvectors of the likelihood's information, columns, shape (q, q).
@@ -416,7 +414,7 @@ def weight_posterior(weights: Float, covariance: Float, scale: float) -> WeightP
     grid = np.geomspace(1e-2 / float(information.max()), 1e3 * largest, 80)[:, None]
     total = information + 1 / grid
     evidence = 0.5 * (linear**2 / total - np.log1p(grid * information)).sum(axis=1)
-    logs = evidence + (1.0 if len(weights) > 2 else 0.5) * np.log(grid[:, 0])
+    logs = evidence + 0.5 * np.log(grid[:, 0])
     shares = np.exp(logs - logs.max())
     shares /= shares.sum()
     return WeightPosterior(
