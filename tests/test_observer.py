@@ -212,7 +212,7 @@ def test_late_stages_cost_as_much_as_early_ones() -> None:
     observer = Observer(POLICY, gamma=0.9, method=Method(baseline="time", shared_rate=True))
     times = []
     for t in range(160):
-        start = time.perf_counter()
+        start = time.process_time()
         observer.update(history[t % 4])
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     assert np.median(times[-30:]) < 2 * np.median(times[5:35])

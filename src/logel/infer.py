@@ -74,10 +74,10 @@ def infer_reward(
         history: What was observed, at least two stages.
         policy: Family of the learner's policies (or of the clones that stand for them).
         gamma: The learner's discount factor, in [0, 1).
-        method: "default" takes "joint" for tabular and linear policies with few parameters and
-            "mirror" for others; "two-step" clones, then regresses; "paper" is exactly the paper's
-            algorithm, "authors" what its experiments run; or a `Method`, `JointMethod` or
-            `MirrorMethod` of your own.
+        method: "default" takes "joint" for tabular and linear policies of moderate size, "two-step"
+            for larger ones and "mirror" for networks; "paper" is exactly the paper's algorithm,
+            "authors" what its experiments run; or a `Method`, `JointMethod` or `MirrorMethod` of
+            your own.
         features: Maps (observations, actions, next_observations) to reward features (N, q); needed
             when the episodes carry none.
         use_parameters: Use the history's policy parameters if it has them, instead of cloning.
@@ -93,7 +93,7 @@ def infer_reward(
             f"the history has {len(history)} stage: at least two are needed to see the learner move"
         )
     report = progress or (lambda what, done, total: None)
-    name, chosen = _choose(method, policy, history)
+    name, chosen = _choose(method, policy, history, use_parameters)
     options: dict[str, Any] = {
         "name": name,
         "gamma": gamma,
@@ -111,12 +111,14 @@ def infer_reward(
 
 
 def _choose(
-    method: str | AnyMethod, policy: Policy, history: LearningHistory
+    method: str | AnyMethod, policy: Policy, history: LearningHistory, use_parameters: bool
 ) -> tuple[str, AnyMethod]:
     if not isinstance(method, str):
         return "custom", method
     if method == "default":
-        name = "joint" if joint_applies(policy, history) else "mirror"
+        name = "two-step" if policy.convex else "mirror"
+        if joint_applies(policy, history, use_parameters=use_parameters):
+            name = "joint"
         return f"default ({name})", METHODS[name]
     if method not in METHODS:
         raise OptionError(

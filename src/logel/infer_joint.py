@@ -59,7 +59,7 @@ def infer_jointly(
     report: Progress,
 ) -> RewardEstimate:
     """See `infer_reward` for the arguments."""
-    if not joint_applies(policy, history):
+    if not joint_applies(policy, history, use_parameters=use_parameters):
         raise OptionError(
             f"method 'joint' needs a policy family that is linear in up to {LARGEST_JOINT} "
             f"parameters and up to {LARGEST_ROWS} observed times: use 'two-step' for others"
@@ -118,16 +118,18 @@ def infer_jointly(
     )
 
 
-def joint_applies(policy: Policy, history: LearningHistory) -> bool:
+def joint_applies(policy: Policy, history: LearningHistory, *, use_parameters: bool) -> bool:
     """Whether the joint fit can be afforded: a convex family of moderate size."""
     if policy.n_parameters > LARGEST_JOINT or not policy.convex:
         return False
     if isinstance(policy, GaussianPolicy) and history[0].actions[0].size > 3:
         return False
-    return (
-        isinstance(policy, TabularSoftmax)
-        or sum(stage.n_steps for stage in history) <= LARGEST_ROWS
-    )
+    if isinstance(policy, TabularSoftmax):
+        return True
+    # A known path is gone through once, a hidden one in every round.
+    known = use_parameters and history[0].parameters is not None
+    rows = sum(stage.n_steps for stage in history)
+    return rows <= (10 * LARGEST_ROWS if known else LARGEST_ROWS)
 
 
 def _or_no_reward(answer: _Answer, basis: Float, draws: Float, rng: np.random.Generator) -> Float:
