@@ -137,6 +137,8 @@ class DriftingParameters(PathModel):
 class AscentLearner(DriftingParameters):
     """Common to all that climb; subclasses say how the gradient is preconditioned."""
 
+    second_start = True
+
     def __init__(self, world: AscentWorld, rates: Float | None = None) -> None:
         super().__init__(world, rates)
         self.nuisance_mean, self.nuisance_variance = decay_prior(rates)

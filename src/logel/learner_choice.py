@@ -124,9 +124,9 @@ def choose_learner(
 ) -> LearnerChoice:
     """Fit all models and choose by evidence.
 
-    Models of policies start twice: from the random walk's path with no weights, and from what two
-    steps would answer, the path cloned stage by stage and the weights regressed on it. The better
-    one goes on, so the joint fit never ends below the two-step answer by its own measure.
+    Every model starts from the random walk's path with no weights; those whose steps may be large
+    also from what two steps would answer, the path cloned stage by stage and the weights regressed
+    on it. The better start goes on. (Where steps are small both lead to the same fit.)
 
     Args:
         models: The candidates, by name.
@@ -154,8 +154,7 @@ def choose_learner(
                 fits[name] = fit_path(model, max_rounds=rounds, start=fits[name])
                 continue
             fits[name] = fit_path(model, max_rounds=rounds, start=walk)
-            # A regression on values would take unknown potentials for movement.
-            if cloned is not None and not model.keeps_values:
+            if cloned is not None and model.second_start:
                 other = fit_path(model, max_rounds=rounds, start=_two_steps(model, walk, cloned))
                 fits[name] = max(fits[name], other, key=lambda fit: fit.evidence)
         lead = max(gain(name) for name in fits)

@@ -330,6 +330,8 @@ class SoftPolicyLearner(LearnerModel):
     """
 
     name = "soft policy iteration"
+    # One step may lead anywhere: a random walk's path, which is smooth, can be a bad start.
+    second_start = True
 
     def following(self, states: Float, parameters: Float) -> Float:
         """Soft values of the present policy."""
@@ -382,6 +384,7 @@ class NaturalGradientLearner(SoftPolicyLearner):
     """Natural gradient, which is mirror descent: log-probabilities move by rate * advantage."""
 
     name = "natural gradient"
+    second_start = False
 
     def __init__(self, world: TabularWorld, rates: Float | None = None) -> None:
         super().__init__(world, rates)

@@ -77,6 +77,8 @@ class PathModel(ABC):
     """Between which the variance of the process noise is sought."""
     keeps_values: ClassVar[bool] = False
     """Whether the state is a whole table of values, which a policy shows only up to a potential."""
+    second_start: ClassVar[bool] = False
+    """Whether a fit should also be started from the two-step answer, and not only from a walk's."""
     rates: Float | None
     nuisance_mean: Float
     nuisance_variance: Float
