@@ -35,6 +35,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.jacobian
 	$(BIN)/python -m benchmarks.streaming
+	$(BIN)/python -m benchmarks.inference
 	$(BIN)/python -m benchmarks.crossroad
 
 # Accuracy against known truth: hours on two cores (coverage alone takes most); stop and resume at will.

@@ -22,12 +22,12 @@ from logel.feature_critic import (
     ScaleSums,
     StateScale,
     critic_rows,
-    discounted_to_go,
     fit_critic,
     pooled,
 )
 from logel.function_space import Basis, basis_rows, stage_sums
 from logel.history import Stage
+from logel.jacobian import discounted_to_go
 from logel.learners.tabular import NaturalGradientAscent, observe
 from logel.policies import (
     LinearGaussian,

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import scipy.signal
 
 from logel.history import Stage
+from logel.jacobian import discounted_to_go
 
 Float = npt.NDArray[np.float64]
 # Rows' worth of belief that a state is worth what the others are: matters where few were seen.
@@ -31,18 +31,6 @@ _PSEUDO_ROWS = 2.0
 # Rows per number of the critic that another stage may add at most: with many of its own, a stage
 # needs no others, whose policies had other values.
 _BORROWED_ROWS = 10.0
-
-
-def discounted_to_go(rows: Float, lengths: npt.NDArray[np.int64], discount: float) -> Float:
-    """Sum of the discounted rows from each row to the end of its episode, same shape as rows."""
-    result = np.empty_like(rows, dtype=float)
-    at = 0
-    for length in lengths:
-        episode = rows[at : at + length][::-1]
-        filtered = scipy.signal.lfilter([1.0], [1.0, -discount], episode, axis=0)
-        result[at : at + length] = filtered[::-1]
-        at += length
-    return result
 
 
 def critic_rows(

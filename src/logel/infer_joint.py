@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from logel.ascent_models import ASCENTS, DriftingParameters
+from logel.ascent_models import ASCENTS
 from logel.cloning import CloneConfig, known_or_cloned, known_parameters
 from logel.diagnostics import FeatureMoments, Fit, Gauge, check_movement, explain
 from logel.errors import IdentificationError, LogelError, OptionError
@@ -205,8 +205,7 @@ class _Worlds:
         policy = watched.policy
         if isinstance(policy, LinearSoftmax):
             self.observations = distinct_observations(watched.history)
-        self.tabular = isinstance(policy, TabularSoftmax)
-        self.names = method.among(MODELS if self.tabular else ASCENTS)
+        self.names = method.among(MODELS if isinstance(policy, TabularSoftmax) else ASCENTS)
         self.world = self._pool(watched)
 
     def _pool(self, stages: Iterable[Stage]) -> World:
@@ -228,9 +227,7 @@ class _Worlds:
 
     def nulls(self) -> list[PathModel]:
         """Accounts without a reward, beside the random walk of the policy's parameters."""
-        if isinstance(self.world, TabularWorld):
-            return [DriftingValues(self.world)]
-        return [DriftingParameters(self.world)]
+        return [DriftingValues(self.world)] if isinstance(self.world, TabularWorld) else []
 
     def n_groups(self) -> int:
         """Groups of episodes that can be left out in turn; none if there are too few."""
@@ -277,7 +274,7 @@ def _from_trajectories(
             "explain"
         )
     models = {name: worlds.model(name, worlds.world) for name in worlds.names}
-    nulls = worlds.nulls() if intervals else []
+    nulls = worlds.nulls() if intervals else None
     choice = choose_learner(models, method, cloned=path, nulls=nulls, report=report)
     spread = np.zeros((basis.shape[1],) * 2)
     if intervals:

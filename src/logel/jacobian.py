@@ -168,18 +168,25 @@ def features_to_go(stage: Stage, gamma: float, *, from_start: bool = True) -> Fl
     first = np.unique(np.searchsorted(stage.starts, np.arange(0, stage.n_steps, _ROWS_AT_ONCE)))
     for a, b in pairwise(np.unique([*first, stage.n_episodes])):
         rows, lengths = slice(edges[a], edges[b]), stage.lengths[a:b]
+        to_go = discounted_to_go(stage.features[rows], lengths, gamma)
         times = stage.times[rows]
-        remaining = np.repeat(lengths, lengths) - times
-        # Doubling: after k passes a row holds its next 2^k terms. In differences of running sums
-        # the rounding errors of early rows would swamp late ones, where gamma^h is tiny.
-        to_go = stage.features[rows].astype(float)
-        reach = 1
-        while reach < lengths.max():
-            weight = np.where(remaining[:-reach] > reach, gamma**reach, 0.0)
-            to_go[:-reach] += weight[:, None] * to_go[reach:]
-            reach *= 2
         result[rows] = (gamma**times)[:, None] * to_go if from_start else to_go
     return result
+
+
+def discounted_to_go(rows: Float, lengths: npt.NDArray[np.int64], discount: float) -> Float:
+    """Sum of the discounted rows from each row to the end of its episode, same shape as rows."""
+    to_go = rows.astype(float)
+    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    remaining = np.repeat(lengths, lengths) - (np.arange(len(rows)) - starts)
+    # Doubling: after k passes a row holds its next 2^k terms. In differences of running sums
+    # the rounding errors of early rows would swamp late ones, where gamma^h is tiny.
+    reach = 1
+    while reach < lengths.max():
+        weight = np.where(remaining[:-reach] > reach, discount**reach, 0.0)
+        to_go[:-reach] += weight[:, None] * to_go[reach:]
+        reach *= 2
+    return to_go
 
 
 def _cotangents(

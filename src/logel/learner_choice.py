@@ -119,7 +119,7 @@ def choose_learner(
     method: JointMethod,
     *,
     cloned: Float | None = None,
-    nulls: Sequence[PathModel] = (),
+    nulls: Sequence[PathModel] | None = None,
     report: Callable[[str, int, int], None] | None = None,
 ) -> LearnerChoice:
     """Fit all models and choose by evidence.
@@ -133,7 +133,7 @@ def choose_learner(
         method: How long, and at which odds.
         cloned: Parameters of each stage's own clone, shape (m + 1, d).
         nulls: Further accounts without a reward that the chosen model has to beat, beside the
-            random walk. If any is given, the same learner with all weights zero is one, too.
+            random walk and itself with all weights zero; None compares with the walk alone.
         report: Called with (what, done, total).
     """
     anyone = next(iter(models.values()))
@@ -164,9 +164,9 @@ def choose_learner(
     order = sorted(fits, key=gain, reverse=True)
     best = fits[order[0]]
     without = [walk.evidence]
-    for null in nulls:
-        without.append(fit_path(null, max_rounds=12, start=walk).evidence)
-    if nulls:
+    if nulls is not None:
+        for null in nulls:
+            without.append(fit_path(null, max_rounds=12, start=walk).evidence)
         without.append(fit_path(best.model, max_rounds=8, start=walk, weightless=True).evidence)
     cost = 0.0 if order[0] == "gradient" else method.complexity_cost
     return LearnerChoice(

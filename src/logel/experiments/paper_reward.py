@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from logel.envs.gridworld import grid_weights, gridworld_mdp
-from logel.envs.tabular import optimal_policy, start_value
+from logel.envs.tabular import optimal_policy, start_value, uniform_policy
 from logel.experiments.accuracy import OBSERVERS, judge_tabular
 from logel.experiments.claims import Claim, judge
 from logel.experiments.information_bound import cramer_rao
@@ -60,7 +60,7 @@ def run(task: Task) -> list[Row]:
     )
     row = judge_tabular(mdp, history, str(task.setting["observer"]), truth, task.seed)
     best = start_value(mdp, optimal_policy(mdp, truth)[0], weights=truth)
-    spread = best - start_value(mdp, np.full((25, 4), 0.25), weights=truth)
+    spread = best - start_value(mdp, uniform_policy(mdp), weights=truth)
     value = best - float(str(row["regret"])) * spread
     bound, attainable = at_the_bound(learner, steps)
     return [{"value": value, **row, "bound": bound, "attainable": attainable}]

@@ -125,6 +125,10 @@ def curves_figure(table: pd.DataFrame) -> Figure:
     return figure
 
 
+# Which column bounds a measure.
+BOUNDS = {"error": "bound", "value": "attainable"}
+
+
 def case_bars(table: pd.DataFrame, cases: list[str], measures: dict[str, str]) -> Figure:
     """Bars per case and observer, one panel per measure, with 98% intervals."""
     figure = new_figure(11, 3.6)
@@ -145,6 +149,13 @@ def case_bars(table: pd.DataFrame, cases: list[str], measures: dict[str, str]) -
             axes.bar(at, stats[:, 0], width, color=COLOURS[observer], label=LABELS[observer])
             reach = np.nan_to_num(np.abs(stats[:, 1:].T - stats[:, 0]), posinf=0.0)
             axes.errorbar(at, stats[:, 0], yerr=reach, fmt="none", ecolor="black", capsize=2)
+        if measure in BOUNDS and BOUNDS[measure] in table:
+            # What no unbiased estimator beats; it does not depend on the run.
+            bound = [table.loc[labels == n, BOUNDS[measure]].iloc[0] for n in names]
+            low, high = axes.get_ylim()
+            axes.hlines(bound, np.arange(len(names)) - 0.45, np.arange(len(names)) + 0.45,
+                        color="black", linestyle=":", label="Cramer-Rao bound")  # fmt: skip
+            axes.set_ylim(low, high)
         axes.set_xticks(np.arange(len(names)), names, rotation=30, ha="right")
         tidy(axes, title=label)
     _legend(figure, panels[0], f"{table.seed.nunique()} runs, mean and 98% interval")
