@@ -10,8 +10,8 @@ import pytest
 import scipy.optimize
 import scipy.stats
 
-from logel.cloning import CloneConfig, CloneMethod, clone, clone_stage
-from logel.errors import OptionError, PolicyError
+from logel.cloning import CloneConfig, CloneMethod, clone, clone_stage, stops_early
+from logel.errors import HistoryError, OptionError, PolicyError
 from logel.history import Episode, LearningHistory, Stage
 from logel.policies import (
     LinearGaussian,
@@ -321,7 +321,10 @@ def test_errors_name_the_stage() -> None:
         ({"prior_strength": -1.0}, "prior_strength must not be negative: -1.0"),
         ({"prior_centre": "median"}, "'zero' or 'previous': 'median'"),
         ({"holdout": 1.0}, r"holdout must be in \[0, 1\), but is 1.0"),
-        ({"method": "sgd"}, "unknown clonemethod 'sgd': choose one of mle, adam"),
+        (
+            {"method": "sgd"},
+            "unknown clonemethod 'sgd': choose one of auto, mle, early-stopping, adam",
+        ),
     ],
 )
 def test_malformed_options_are_refused(options: dict[str, Any], message: str) -> None:
@@ -349,3 +352,49 @@ def test_offsets_in_the_features_cost_no_digits() -> None:
     config = CloneConfig(prior_strength=0.0, holdout=0.0)
     found = clone([stage], policy, config).parameters[0]
     np.testing.assert_allclose(found, np.linalg.lstsq(x, y, rcond=None)[0], rtol=1e-6)
+
+
+# --- networks on large stages -------------------------------------------------------------------
+
+
+def network_stage(policy: MLPGaussian | MLPCategorical, seed: int) -> tuple[Stage, Any]:
+    rng = np.random.default_rng(seed)
+    theta = policy.initial(rng)
+    # A last layer large enough that the policy depends on the state.
+    theta = theta + 0.3 * rng.standard_normal(len(theta))
+    return sampled_stage(policy, theta, rng.normal(size=(8000, 3)), rng, n_episodes=40), theta
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "policy", [MLPGaussian(3, 2, hidden=(16,)), MLPCategorical(3, 4, hidden=(16,))]
+)
+def test_early_stopping_predicts_as_well_as_the_truth(policy: MLPGaussian | MLPCategorical) -> None:
+    stage, truth = network_stage(policy, 0)
+    config = CloneConfig(method="early-stopping")
+    found = clone([stage], policy, config, rng=np.random.default_rng(1)).clones[0]
+    again = clone([stage], policy, config, rng=np.random.default_rng(1)).clones[0]
+    np.testing.assert_array_equal(found.parameters, again.parameters)
+    fresh = np.random.default_rng(2)
+    new = sampled_stage(policy, truth, fresh.normal(size=(20_000, 3)), fresh)
+    tensors = policy.prepare(new)
+    best, reached = (
+        float(policy.log_prob(policy.tensor(theta), *tensors).mean())
+        for theta in (truth, found.parameters)
+    )
+    # Efficient estimates lose d / 2n per step, here .006; early stopping may lose a little more.
+    assert best - reached < 2.5 * policy.n_parameters / (2 * 8000)
+    assert found.converged and abs(found.held_out - best) < 0.1
+
+
+def test_auto_takes_early_stopping_for_large_networks_only() -> None:
+    network = MLPGaussian(3, 2, hidden=(4,))
+    stage, _ = network_stage(network, 0)
+    assert stops_early(network, stage, CloneConfig())
+    assert not stops_early(network, stage.take(np.arange(3)), CloneConfig())
+    assert not stops_early(network, stage, CloneConfig(method="mle"))
+    assert not stops_early(LinearGaussian(3, 2), stage, CloneConfig())
+    lone = replace(stage, lengths=np.array([8000]), terminated=np.array([False]))
+    assert not stops_early(network, lone, CloneConfig())
+    with pytest.raises(HistoryError, match="two episodes"):
+        stops_early(network, lone, CloneConfig(method="early-stopping"))

@@ -14,13 +14,13 @@ import torch
 
 from linear_quadratic import GAMMA, NAMES, POLICY, TRUTH, learner_path, watched, with_one
 from logel.cloning import CloneConfig
-from logel.diagnostics import direction_error
+from logel.diagnostics import Gauge, direction_error
 from logel.envs.tabular import random_mdp
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
 from logel.estimate import RewardEstimate
 from logel.history import LearningHistory
 from logel.infer import METHODS, infer_reward
-from logel.infer_mirror import MirrorMethod
+from logel.infer_mirror import OWN_EPISODES, MirrorMethod, Movement, solve_movement
 from logel.learners.tabular import NaturalGradientAscent, observe
 from logel.policies import LinearGaussian, MLPGaussian, TabularSoftmax
 from logel.solve import Status
@@ -212,3 +212,40 @@ def test_few_episodes_give_weights_without_intervals() -> None:
     assert any("no intervals" in note for note in estimate.notes)
     alone = mirror(watched(0, n_episodes=1, horizon=400))
     assert np.isfinite(alone.weights).all() and "critic leaves" not in alone.method
+
+
+def test_poor_clones_are_made_up_for() -> None:
+    """One Newton step in the basis: clones far from their maximum give almost its answer."""
+    history = watched(5, n_episodes=300, known=False)
+    good = mirror(history)
+    rough = mirror(history, clone=CloneConfig(prior_strength=300.0, holdout=0.0))
+    shift = direction_error(good.weights, rough.weights)
+    assert direction_error(good.weights, TRUTH) < 0.2 and 0 < shift < 0.1
+
+
+def test_ridge_by_evidence_shrinks_what_is_not_seen() -> None:
+    rng = np.random.default_rng(0)
+    m, k, q = 6, 20, 15
+    truth = rng.standard_normal(q)
+    design = rng.standard_normal((m, k, q)) * np.linspace(0.02, 1, q)
+    delta = design @ truth + rng.standard_normal((m, k))
+    movement = Movement(delta, design, np.zeros((0, m, k)), np.zeros((0, m, k, q)), m * k, 1.0)
+    names = tuple(f"f{i}" for i in range(q))
+    gauge = Gauge(names, np.zeros((0, q)), "", np.zeros((0, q)))
+    answers = {
+        ridge: solve_movement(movement, gauge, None, MirrorMethod(ridge=ridge))
+        for ridge in (0.0, None)
+    }
+    errors = {r: np.linalg.norm(a.raw - truth) for r, a in answers.items()}
+    assert errors[None] < 0.7 * errors[0.0]
+    # The uncertainty is the posterior's: what is hardly seen is as uncertain as its prior.
+    spread = np.sqrt(np.diag(answers[None].learner))
+    assert 0.4 < spread[0] < 2.0 and spread[-1] < 0.25
+
+
+def test_own_episodes_are_signal() -> None:
+    history = watched(1, n_episodes=100)
+    marked = replace(history, metadata={OWN_EPISODES: True})
+    plain, corrected = mirror(history, debias=False), mirror(history)
+    np.testing.assert_array_equal(mirror(marked).weights, plain.weights)
+    assert (corrected.weights != plain.weights).any()

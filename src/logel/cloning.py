@@ -3,9 +3,10 @@
     theta[t] = argmax  sum_{steps of t} log pi_theta(a | s) - strength / 2 ||theta - centre||^2
 
 The log-linear families are fitted to convergence by Newton's method with their exact information
-(one step for LinearGaussian: it is least squares), networks by L-BFGS. Stages are warm-started
-along the history. The prior is explicit: without it, an action never taken in a state would have
-an infinite logit, and a state never visited no logit at all.
+(one step for LinearGaussian: it is least squares), networks by L-BFGS or, on large stages, by
+minibatches until held-out episodes are predicted no better. Stages are warm-started along the
+history. The prior is explicit: without it, an action never taken in a state would have an infinite
+logit, and a state never visited no logit at all.
 """
 
 from __future__ import annotations
@@ -25,16 +26,25 @@ from logel.policies import GaussianPolicy, LinearGaussian, Policy, TabularSoftma
 from logel.progress import Progress
 
 Float = npt.NDArray[np.float64]
+# Networks on more steps than this are fitted by minibatches.
+_MANY_STEPS = 4096
+# Early stopping: rows per minibatch, first rate, passes without progress before the rate is cut,
+# the cut, how often; and the share set aside when the configuration asks for none.
+_BATCH, _RATE, _PATIENCE, _CUT, _CUTS, _ASIDE = 512, 1e-3, 2, 0.3, 3, 0.1
 
 
 class CloneMethod(Choice):
     """How parameters are fitted.
 
+    AUTO: EARLY_STOPPING for networks on stages of more than 4096 steps, else MLE.
     MLE: maximum likelihood with the Gaussian prior, to convergence.
+    EARLY_STOPPING: minibatches of Adam on most episodes, until the others are predicted no better.
     ADAM: the authors' few steps of Adam (3 at rate .5, entropy bonus .01, warm-started); no prior.
     """
 
+    AUTO = "auto"
     MLE = "mle"
+    EARLY_STOPPING = "early-stopping"
     ADAM = "adam"
 
 
@@ -50,12 +60,13 @@ class CloneConfig:
             bring them to about unit size.
         prior_centre: "zero", or "previous" for the preceding stage's estimate.
         holdout: Share of the episodes set aside to score the fit (the parameters returned are
-            fitted on all of them); 0 to skip.
-        max_iterations: Limit on Newton or L-BFGS iterations.
+            fitted on all of them, but with early stopping, which always sets some aside); 0 to
+            skip.
+        max_iterations: Limit on Newton or L-BFGS iterations, or on passes over the data.
         tolerance: Stop when the gradient's norm per step is below this.
     """
 
-    method: CloneMethod | str = CloneMethod.MLE
+    method: CloneMethod | str = CloneMethod.AUTO
     prior_strength: float = 1.0
     prior_centre: str = "zero"
     holdout: float = 0.2
@@ -191,14 +202,20 @@ def clone_stage(
     policy.check(stage)
     centre = start if config.prior_centre == "previous" else np.zeros_like(start)
     data = _data(policy, stage)
-    theta, converged, iterations = _fit(policy, data, config, start, centre)
     held_out = float("nan")
-    n_held_out = round(config.holdout * stage.n_episodes)
-    if n_held_out > 0 and n_held_out < stage.n_episodes:
-        order = rng.permutation(stage.n_episodes)
-        rest = _data(policy, stage.take(order[n_held_out:]))
-        test = _data(policy, stage.take(order[:n_held_out]))
-        held_out = _log_likelihood(policy, _fit(policy, rest, config, theta, centre)[0], test)
+    if stops_early(policy, stage, config):
+        share = config.holdout or _ASIDE
+        rest, test = _split(policy, stage, max(1, round(share * stage.n_episodes)), rng)
+        theta, converged, iterations = _early_stopping(
+            policy, rest, test, config, start=start, centre=centre, rng=rng
+        )
+        held_out = _log_likelihood(policy, theta, test)
+    else:
+        theta, converged, iterations = _fit(policy, data, config, start, centre)
+        n_held_out = round(config.holdout * stage.n_episodes)
+        if n_held_out > 0 and n_held_out < stage.n_episodes:
+            rest, test = _split(policy, stage, n_held_out, rng)
+            held_out = _log_likelihood(policy, _fit(policy, rest, config, theta, centre)[0], test)
     return Clone(
         parameters=theta,
         fisher=policy.fisher(policy.tensor(theta), data.observations, data.counts),
@@ -207,6 +224,25 @@ def clone_stage(
         converged=converged,
         iterations=iterations,
     )
+
+
+def stops_early(policy: Policy, stage: Stage, config: CloneConfig) -> bool:
+    """Whether a stage is cloned by minibatches; one episode alone cannot be split."""
+    if config.method is CloneMethod.AUTO:
+        large = not policy.convex and stage.n_steps > _MANY_STEPS
+        return large and stage.n_episodes > 1
+    if config.method is CloneMethod.EARLY_STOPPING and stage.n_episodes < 2:
+        raise HistoryError("early stopping needs at least two episodes: use method='mle'")
+    return config.method is CloneMethod.EARLY_STOPPING
+
+
+def _split(
+    policy: Policy, stage: Stage, n_held_out: int, rng: np.random.Generator
+) -> tuple[_Data, _Data]:
+    """A stage without some of its episodes, and those."""
+    order = rng.permutation(stage.n_episodes)
+    rest, test = stage.take(order[n_held_out:]), stage.take(order[:n_held_out])
+    return _data(policy, rest), _data(policy, test)
 
 
 def starting_point(policy: Policy, rng: np.random.Generator) -> Float:
@@ -337,6 +373,58 @@ def _lbfgs(
     # L-BFGS also stops when steps become tiny; a small gradient is what counts.
     converged = float(theta.grad.abs().max()) <= max(config.tolerance, 1e-5)
     return theta.detach().cpu().numpy(), converged, iterations
+
+
+def _early_stopping(
+    policy: Policy,
+    data: _Data,
+    held_out: _Data,
+    config: CloneConfig,
+    *,
+    start: Float,
+    centre: Float,
+    rng: np.random.Generator,
+) -> tuple[Float, bool, int]:
+    """Passes of Adam in single precision; the parameters that predict the held-out steps best."""
+    theta = policy.tensor(start).float().requires_grad_(True)
+    middle = policy.tensor(centre).float()
+    observations, actions = _single(data)
+    tests = _single(held_out)
+    optimiser = torch.optim.Adam([theta], lr=_RATE)
+    pull = 0.5 * config.prior_strength / data.size
+
+    def score() -> float:
+        with torch.no_grad():
+            return float(policy.log_prob(theta, *tests).mean())
+
+    best, kept, waited, cuts = score(), theta.detach().clone(), 0, 0
+    for epoch in range(1, config.max_iterations + 1):
+        order = torch.from_numpy(rng.permutation(len(actions))).to(theta.device)
+        for at in range(0, len(order), _BATCH):
+            rows = order[at : at + _BATCH]
+            optimiser.zero_grad()
+            fit = policy.log_prob(theta, observations[rows], actions[rows]).mean()
+            loss: Tensor = pull * ((theta - middle) ** 2).sum() - fit
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        if (value := score()) > best:
+            best, kept, waited = value, theta.detach().clone(), 0
+            continue
+        waited += 1
+        if waited >= _PATIENCE:
+            if cuts == _CUTS:
+                return kept.double().cpu().numpy(), True, epoch
+            # From the best so far, in smaller steps.
+            waited, cuts = 0, cuts + 1
+            with torch.no_grad():
+                theta.copy_(kept)
+            optimiser = torch.optim.Adam([theta], lr=_RATE * _CUT**cuts)
+    return kept.double().cpu().numpy(), False, config.max_iterations
+
+
+def _single(data: _Data) -> tuple[Tensor, Tensor]:
+    actions = data.actions.float() if data.actions.is_floating_point() else data.actions
+    return data.observations.float(), actions
 
 
 def _few_adam_steps(policy: Policy, data: _Data, start: Float) -> tuple[Float, bool, int]:

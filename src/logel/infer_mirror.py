@@ -22,12 +22,17 @@ from logel.jacobian import StageJacobian
 from logel.planning import Planning
 from logel.policies import Policy
 from logel.progress import Progress
+from logel.shrinkage import evidence_ridge
 from logel.solve import Solution, Status, compress, solve
 
 Float = npt.NDArray[np.float64]
+# Key of a history's metadata that says: the learner learnt from the episodes recorded here.
+OWN_EPISODES = "learnt_from_these_episodes"
 # Share of the design's squared size, in any direction, that may be taken off as sampling noise:
 # beyond it the correction would mostly amplify noise.
 _MOST_NOISE = 0.75
+# Weights from which their own spread can be told well enough to shrink them by it.
+_MANY_WEIGHTS = 10
 # Chance that a movement that has nothing to do with any reward is called explained.
 _FALSE_ALARM = 0.05
 
@@ -45,9 +50,13 @@ class MirrorMethod:
         pool: Weight of neighbouring stages in a stage's critic, see `feature_critic.pooled`.
         bootstrap: Whether life goes on, for the learner, where episodes are cut off. False takes
             the length of the episodes for the learner's own horizon.
-        debias: Take the sampling noise of the advantages out of the normal equations.
+        debias: Take the sampling noise of the advantages out of the normal equations. A learner
+            that learnt from these very episodes followed that noise: it is signal then. None takes
+            it out unless the history says that it is such a record (`OWN_EPISODES`).
         shared_rate: Assume one learning rate for all steps.
-        ridge: Penalty on the weights.
+        ridge: Penalty on the weights, or "evidence" for the one with the largest evidence. None
+            is "evidence" for ten weights or more and none for fewer, whose spread is not known well
+            enough to shrink by.
         epsilon: Lower bound of the learning rates, in units of the equal ones we start from.
         max_iterations: Limit on alternations.
         n_groups: Groups of episodes left out in turn for the intervals.
@@ -60,9 +69,9 @@ class MirrorMethod:
     trace: float = 0.9
     pool: float = 0.5
     bootstrap: bool = True
-    debias: bool = True
+    debias: bool | None = None
     shared_rate: bool = True
-    ridge: float = 0.0
+    ridge: float | str | None = None
     epsilon: float = 1e-6
     max_iterations: int = 2000
     n_groups: int = 20
@@ -75,7 +84,10 @@ class MirrorMethod:
                 raise OptionError(f"{name} must be in [0, 1], but is {getattr(self, name)}")
         if min(self.max_iterations, self.n_groups, self.n_draws) < 1:
             raise OptionError(f"max_iterations, n_groups and n_draws must be at least 1: {self}")
-        if self.ridge < 0 or self.epsilon <= 0:
+        if isinstance(self.ridge, str) and self.ridge != "evidence":
+            raise OptionError(f"ridge must be a number or 'evidence', but is {self.ridge!r}")
+        negative = isinstance(self.ridge, int | float) and self.ridge < 0
+        if negative or self.epsilon <= 0:
             raise OptionError(f"ridge must not be negative, epsilon must be positive: {self}")
 
 
@@ -119,6 +131,8 @@ def infer_in_function_space(
     report: Progress,
 ) -> RewardEstimate:
     """See `infer_reward` for the arguments."""
+    if method.debias is None:
+        method = replace(method, debias=not history.metadata.get(OWN_EPISODES, False))
     if not intervals:
         method = replace(method, clone=replace(method.clone, holdout=0.0))
     parameters, path = known_or_cloned(
@@ -151,7 +165,7 @@ def infer_in_function_space(
             "no direction of the weights is identified: every feature is constant; use others"
         )
     answer = solve_movement(movement, gauge, rates, method)
-    tellable = path is None or path.config.method is CloneMethod.MLE
+    tellable = path is None or path.config.method is not CloneMethod.ADAM
     known = intervals and tellable and answer.sampling is not None
     weights, rates_found = answer.raw / answer.scale, answer.rates * answer.scale
     fit = explain(
@@ -302,15 +316,15 @@ def _movement(
 ) -> Float:
     """Projected log-ratio from the kept groups, shape (k,).
 
-    Cloned policies would have been others without the rest: to first order their log-probability
-    shifts by the inverse information times the mean score of the kept rows.
+    Cloned policies are moved to the maximum of the kept rows' likelihood, in the basis and to first
+    order: their log-probability shifts by the inverse information times the mean score. That makes
+    up for clones that stopped early, and for the rows left out.
     """
     moved = now.movement[kept].sum(axis=0) / now.counts[kept].sum()
-    if prior_strength is None or len(kept) == len(now.counts):
+    if prior_strength is None:
         return np.asarray(moved)
     for sums, sign in ((now, -1.0), (after, 1.0)):
         mean = sums.scores[kept].sum(axis=0) / sums.counts[kept].sum()
-        mean = mean - sums.scores.sum(axis=0) / sums.counts.sum()
         moved = moved + sign * now.gram @ np.linalg.solve(_ridged(sums, prior_strength), mean)
     return np.asarray(moved)
 
@@ -432,28 +446,43 @@ def solve_movement(
     noise, cross = _sampling_moments(movement, basis)
     if not method.debias:
         noise, cross = np.zeros_like(noise), np.zeros_like(cross)
-    found = _solve_once(movement.delta, movement.design @ basis, noise, cross, rates, method)
+    ridge = _penalty(movement, basis, rates, method)
+    parts = (noise, cross, rates, method, ridge)
+    found = _solve_once(movement.delta, movement.design @ basis, *parts)
     sampling, freedom = None, 0
     if movement.n_groups >= 3:
         g = movement.n_groups
         replicates = [
-            _solve_once(delta, design @ basis, noise, cross, rates, method, tolerance=1e-8).weights
+            _solve_once(delta, design @ basis, *parts, tolerance=1e-8).weights
             for delta, design in zip(movement.delta_without, movement.design_without, strict=True)
         ]
         spread = (np.stack(replicates) - np.mean(replicates, axis=0)) @ basis.T
         sampling, freedom = (g - 1) / g * spread.T @ spread, g - 1
-    excess, chance = _unexplained(movement, basis, found)
+    left, excess, chance = _unexplained(movement, basis, found)
     inverse = np.linalg.pinv(found.corrected)
+    # What the penalty hides is as uncertain as the prior it stands for.
+    hidden = left * ridge * inverse @ inverse
     return Answer(
         raw=basis @ found.weights,
         rates=found.rates,
         sampling=sampling,
-        learner=basis @ (excess * inverse @ found.square @ inverse) @ basis.T,
+        learner=basis @ (excess * inverse @ found.square @ inverse + hidden) @ basis.T,
         degrees_of_freedom=freedom,
         solution=found.solution,
         chance=chance,
         free=rates is None,
     )
+
+
+def _penalty(movement: Movement, basis: Float, rates: Float | None, method: MirrorMethod) -> float:
+    """The ridge, chosen if it is not given."""
+    ridge = method.ridge
+    if ridge is None:
+        ridge = "evidence" if basis.shape[1] >= _MANY_WEIGHTS else 0.0
+    if not isinstance(ridge, str):
+        return float(ridge)
+    assumed = np.ones(len(movement.delta)) if rates is None else rates
+    return evidence_ridge(compress(movement.delta, movement.design @ basis), assumed)
 
 
 def _sampling_moments(movement: Movement, basis: Float) -> tuple[Float, Float]:
@@ -479,6 +508,7 @@ def _solve_once(
     cross: Float,
     rates: Float | None,
     method: MirrorMethod,
+    ridge: float,
     *,
     tolerance: float = 1e-13,
 ) -> _Solved:
@@ -490,7 +520,7 @@ def _solve_once(
     solution = solve(
         compress(delta, design),
         rates,
-        ridge=method.ridge,
+        ridge=ridge,
         shared_rate=method.shared_rate,
         epsilon=method.epsilon,
         max_iterations=method.max_iterations,
@@ -498,7 +528,7 @@ def _solve_once(
     )
     found = solution.learning_rates
     scaled = found[:, None, None] * design
-    square = np.einsum("tki,tkj->ij", scaled, scaled) + method.ridge * np.eye(design.shape[2])
+    square = np.einsum("tki,tkj->ij", scaled, scaled) + ridge * np.eye(design.shape[2])
     inner = np.einsum("tki,tk->i", scaled, delta) - np.einsum("t,ti->i", found, cross)
     values, vectors = np.linalg.eigh(square)
     seen = values > 1e-12 * max(float(values.max()), np.finfo(float).tiny)
@@ -516,8 +546,8 @@ def _solve_once(
     return _Solved(weights, found, solution, square, corrected, inner)
 
 
-def _unexplained(movement: Movement, basis: Float, found: _Solved) -> tuple[float, float]:
-    """Variance per coordinate that is neither reward nor sampling noise, and an F-test's p.
+def _unexplained(movement: Movement, basis: Float, found: _Solved) -> tuple[float, float, float]:
+    """Variance per coordinate that no reward explains, that not even sampling noise, a test's p.
 
     The test asks whether movement without any relation to the advantages would be explained as
     well; it uses plain least squares, which is not biased when there is nothing to find.
@@ -532,12 +562,13 @@ def _unexplained(movement: Movement, basis: Float, found: _Solved) -> tuple[floa
         )
         g = movement.n_groups
         expected = (g - 1) / g * float(((again - again.mean(axis=0)) ** 2).sum())
-    excess = max(float((residual**2).sum()) - expected, 0.0) / freedom
+    squared = float((residual**2).sum())
+    excess = max(squared - expected, 0.0) / freedom
     explained = float(found.inner @ np.linalg.pinv(found.square) @ found.inner)
     total = float((movement.delta**2).sum())
     rest = max(total - explained, 1e-12 * total)
     ratio = (explained / basis.shape[1]) / (rest / freedom)
-    return excess, float(scipy.stats.f.sf(ratio, basis.shape[1], freedom))
+    return squared / freedom, excess, float(scipy.stats.f.sf(ratio, basis.shape[1], freedom))
 
 
 def _status(answer: Answer, gauge: Gauge) -> Status:

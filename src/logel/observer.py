@@ -258,7 +258,7 @@ class Observer:
     @property
     def _wanted(self) -> bool:
         """Whether intervals are to be had."""
-        tellable = self._known or self.method.clone.method is CloneMethod.MLE
+        tellable = self._known or self.method.clone.method is not CloneMethod.ADAM
         return self.method.n_groups > 2 and tellable
 
     @property

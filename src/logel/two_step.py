@@ -94,7 +94,7 @@ def infer_two_step(
     found, spread = Settled.alone(choice.account), None
     # Three steps of Adam do not answer to the data as a maximum does: no interval is better than
     # a wrong one.
-    tellable = path is None or path.config.method is CloneMethod.MLE
+    tellable = path is None or path.config.method is not CloneMethod.ADAM
     wanted = method.n_groups > 2 and tellable
     if enough > 2 and (wanted or method.debias == "auto"):
         steps = _replicated_steps(choice, method, seed)
