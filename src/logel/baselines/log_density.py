@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.baselines.networks import Network, flat_rows
-from logel.baselines.reward_file import RewardFile, load_reward, save_reward
+from logel.baselines.reward_file import RewardFile, load_reward, number, save_reward
 from logel.errors import FormatError, OptionError
 from logel.history import Array
 
@@ -86,8 +86,8 @@ class LogDensityReward:
                 network=content.networks["network"],
                 log_std=content.arrays.get("log_std"),
                 shaping=content.networks["shaping"],
-                residual=float(content.facts["residual"]),
-                explained=float(content.facts["explained"]),
+                residual=number(content.facts["residual"]),
+                explained=number(content.facts["explained"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"{path} is not a reward of neural LfL: {error}") from None

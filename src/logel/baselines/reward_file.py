@@ -45,6 +45,11 @@ class RewardFile:
     facts: Mapping[str, Any]
 
 
+def number(fact: Any) -> float:
+    """A number among the facts; JSON has no NaN, so null stands for it."""
+    return float("nan") if fact is None else float(fact)
+
+
 def save_reward(path: str | PathLike[str], kind: str, content: RewardFile) -> None:
     """Write a reward to one file."""
     tensors = {f"array.{name}": np.ascontiguousarray(a) for name, a in content.arrays.items()}
@@ -53,7 +58,7 @@ def save_reward(path: str | PathLike[str], kind: str, content: RewardFile) -> No
         "format_version": FORMAT_VERSION,
         "packages": package_versions(("logel", "numpy", "torch")),
         "kind": kind,
-        "facts": dict(content.facts),
+        "facts": {name: None if fact != fact else fact for name, fact in content.facts.items()},
         "arrays": sorted(content.arrays),
         "networks": {},
     }
@@ -65,7 +70,9 @@ def save_reward(path: str | PathLike[str], kind: str, content: RewardFile) -> No
         for index, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
             tensors[f"network.{name}.{index}.weight"] = np.ascontiguousarray(weight)
             tensors[f"network.{name}.{index}.bias"] = np.ascontiguousarray(bias)
-    data = safetensors.numpy.save(tensors, {"logel": json.dumps(description, sort_keys=True)})
+    data = safetensors.numpy.save(
+        tensors, {"logel": json.dumps(description, sort_keys=True, allow_nan=False)}
+    )
     write_atomically(Path(path), data)
 
 

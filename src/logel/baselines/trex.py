@@ -36,7 +36,7 @@ from logel.baselines.networks import (
     frozen,
     initial_parameters,
 )
-from logel.baselines.reward_file import RewardFile, load_reward, save_reward
+from logel.baselines.reward_file import RewardFile, load_reward, number, save_reward
 from logel.errors import Choice, FormatError, HistoryError, IdentificationError, OptionError
 from logel.history import Array, LearningHistory, Stage
 from logel.progress import Progress
@@ -158,10 +158,7 @@ class TrexReward:
     def save(self, path: str | PathLike[str]) -> None:
         """Write to one file: safetensors with a JSON header."""
         networks = {f"member-{i}": member for i, member in enumerate(self.members)}
-        facts = {
-            "uses_actions": self.uses_actions,
-            "accuracy": None if np.isnan(self.accuracy) else self.accuracy,
-        }
+        facts = {"uses_actions": self.uses_actions, "accuracy": self.accuracy}
         save_reward(path, _KIND, RewardFile(networks, {}, facts))
 
     @classmethod
@@ -169,13 +166,12 @@ class TrexReward:
         """Read what `save` wrote; anything else is a FormatError."""
         content = load_reward(path, _KIND)
         try:
-            accuracy = content.facts["accuracy"]
             return cls(
                 members=tuple(
                     content.networks[f"member-{i}"] for i in range(len(content.networks))
                 ),
                 uses_actions=bool(content.facts["uses_actions"]),
-                accuracy=float("nan") if accuracy is None else float(accuracy),
+                accuracy=number(content.facts["accuracy"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"{path} is not a reward of T-REX: {error}") from None
