@@ -1,0 +1,93 @@
+"""A reward with the shape of a policy's log-density, evaluated with numpy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from os import PathLike
+
+import numpy as np
+import numpy.typing as npt
+
+from logel.baselines.networks import Network, flat_rows
+from logel.baselines.reward_file import RewardFile, load_reward, number, save_reward
+from logel.errors import FormatError, OptionError
+from logel.history import Array
+
+Float = npt.NDArray[np.float64]
+_KIND = "neural-lfl"
+_LOG_2PI = math.log(2 * math.pi)
+
+
+@dataclass(frozen=True, eq=False)
+class LogDensityReward:
+    """The reward of neural LfL: log N(a; network(s), exp(log_std)^2), or of softmax(network(s)).
+
+    Attributes:
+        network: Means of the actions, or logits, from an observation.
+        log_std: Log-deviations, shape (k,); None for discrete actions.
+        shaping: Potentials of the m steps, from an observation.
+        residual: Root-mean-square misfit of the targets.
+        explained: Share of the targets' variance that reward and potentials explain.
+    """
+
+    network: Network
+    log_std: Float | None
+    shaping: Network
+    residual: float
+    explained: float
+
+    def __post_init__(self) -> None:
+        if self.log_std is not None and self.log_std.shape != (self.network.n_outputs,):
+            raise OptionError(
+                f"the network gives {self.network.n_outputs} means, but log_std has shape "
+                f"{self.log_std.shape}"
+            )
+        if self.shaping.n_inputs != self.network.n_inputs:
+            raise OptionError(
+                f"the reward takes {self.network.n_inputs} numbers, but its potentials "
+                f"{self.shaping.n_inputs}"
+            )
+
+    def __call__(self, observations: Array, actions: Array, next_observations: Array) -> Float:
+        """Rewards of N transitions, shape (N,); the next observation does not matter."""
+        outputs = self.network(flat_rows(observations))
+        if self.log_std is None:
+            taken = np.asarray(actions, dtype=np.int64).reshape(len(outputs), 1)
+            if taken.size and not 0 <= taken.min() <= taken.max() < self.network.n_outputs:
+                raise OptionError(
+                    f"actions must lie in 0..{self.network.n_outputs - 1}, but one is outside"
+                )
+            outputs = outputs - outputs.max(axis=1, keepdims=True)
+            chosen = np.take_along_axis(outputs, taken, axis=1)[:, 0]
+            return np.asarray(chosen - np.log(np.exp(outputs).sum(axis=1)))
+        flat = flat_rows(actions)
+        if flat.shape != outputs.shape:
+            raise OptionError(
+                f"the reward takes actions of shape {outputs.shape}, but they have {flat.shape}"
+            )
+        scaled = (flat - outputs) * np.exp(-self.log_std)
+        constant = self.log_std.sum() + 0.5 * _LOG_2PI * len(self.log_std)
+        return np.asarray(-0.5 * (scaled * scaled).sum(axis=1) - constant)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write to one file: safetensors with a JSON header."""
+        arrays = {} if self.log_std is None else {"log_std": self.log_std}
+        networks = {"network": self.network, "shaping": self.shaping}
+        facts = {"residual": self.residual, "explained": self.explained}
+        save_reward(path, _KIND, RewardFile(networks, arrays, facts))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> LogDensityReward:
+        """Read what `save` wrote; anything else is a FormatError."""
+        content = load_reward(path, _KIND)
+        try:
+            return cls(
+                network=content.networks["network"],
+                log_std=content.arrays.get("log_std"),
+                shaping=content.networks["shaping"],
+                residual=number(content.facts["residual"]),
+                explained=number(content.facts["explained"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"{path} is not a reward of neural LfL: {error}") from None

@@ -1,0 +1,141 @@
+"""Neural rewards on disk: one safetensors file whose header carries a JSON description.
+
+Files may come from anyone: every array is checked against the description, and nothing is ever
+executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors
+import safetensors.numpy
+
+from logel.baselines.networks import Network
+from logel.errors import FormatError
+from logel.files import package_versions, write_atomically
+from logel.history import Array
+
+Float = npt.NDArray[np.float64]
+FORMAT = "logel-reward"
+FORMAT_VERSION = 1
+# A three-layer network of 256 is under 1 MB; anything near this limit is not one of ours.
+_MAX_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class RewardFile:
+    """What a reward's file holds.
+
+    Attributes:
+        networks: By name.
+        arrays: Further arrays, by name.
+        facts: Whatever else describes the reward, as JSON.
+    """
+
+    networks: Mapping[str, Network]
+    arrays: Mapping[str, Float]
+    facts: Mapping[str, Any]
+
+
+def number(fact: Any) -> float:
+    """A number among the facts; JSON has no NaN, so null stands for it."""
+    return float("nan") if fact is None else float(fact)
+
+
+def save_reward(path: str | PathLike[str], kind: str, content: RewardFile) -> None:
+    """Write a reward to one file."""
+    tensors = {f"array.{name}": np.ascontiguousarray(a) for name, a in content.arrays.items()}
+    description: dict[str, Any] = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "packages": package_versions(("logel", "numpy", "torch")),
+        "kind": kind,
+        "facts": {name: None if fact != fact else fact for name, fact in content.facts.items()},
+        "arrays": sorted(content.arrays),
+        "networks": {},
+    }
+    for name, network in content.networks.items():
+        description["networks"][name] = {
+            "layers": len(network.weights),
+            "activation": str(network.activation),
+        }
+        for index, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
+            tensors[f"network.{name}.{index}.weight"] = np.ascontiguousarray(weight)
+            tensors[f"network.{name}.{index}.bias"] = np.ascontiguousarray(bias)
+    data = safetensors.numpy.save(
+        tensors, {"logel": json.dumps(description, sort_keys=True, allow_nan=False)}
+    )
+    write_atomically(Path(path), data)
+
+
+def load_reward(path: str | PathLike[str], kind: str) -> RewardFile:
+    """Read a reward of the given kind; whatever is wrong with the file is a FormatError."""
+    file = Path(path)
+    if not file.is_file():
+        raise FormatError(f"{file} is missing or not a plain file")
+    if file.stat().st_size > _MAX_BYTES:
+        raise FormatError(f"{file} is larger than any reward: not one of logel's")
+    try:
+        with safetensors.safe_open(file, framework="numpy") as opened:
+            text = (opened.metadata() or {}).get("logel", "null")
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        description = json.loads(text)
+        if not isinstance(description, dict) or description.get("format") != FORMAT:
+            raise FormatError(f"{file} is not a reward saved by logel")
+        found = description["format_version"]
+        if not isinstance(found, int) or not 1 <= found <= FORMAT_VERSION:
+            raise FormatError(
+                f"{file} has format version {found!r}, but this logel reads up to "
+                f"{FORMAT_VERSION}: upgrade logel"
+            )
+        if description["kind"] != kind:
+            raise FormatError(f"{file} holds a reward of kind {description['kind']!r}, not {kind}")
+        return _parse(description, tensors)
+    except FormatError:
+        raise
+    except (
+        AttributeError,
+        KeyError,
+        OSError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+        ValueError,
+        safetensors.SafetensorError,
+    ) as error:
+        reason = str(error) or type(error).__name__
+        raise FormatError(f"{file} is corrupted or truncated: {reason}") from None
+
+
+def _parse(description: Mapping[str, Any], tensors: dict[str, Array]) -> RewardFile:
+    facts, specs = description["facts"], description["networks"]
+    if not isinstance(facts, dict) or not isinstance(specs, dict):
+        raise ValueError("its description is not a reward's")
+    networks = {}
+    for name, spec in specs.items():
+        n_layers = spec["layers"]
+        if not isinstance(n_layers, int) or not 1 <= n_layers <= len(tensors):
+            raise ValueError(f"network {name!r} cannot have {n_layers!r} layers")
+        prefix = f"network.{name}"
+        networks[name] = Network(
+            tuple(tensors.pop(f"{prefix}.{i}.weight") for i in range(n_layers)),
+            tuple(tensors.pop(f"{prefix}.{i}.bias") for i in range(n_layers)),
+            spec["activation"],
+        )
+    arrays = {}
+    for name in description["arrays"]:
+        array = tensors.pop(f"array.{name}")
+        if array.dtype != np.float64 or not np.isfinite(array).all():
+            raise ValueError(f"array {name!r} must be finite float64 numbers")
+        arrays[name] = array
+    if tensors:
+        raise ValueError(f"it holds {sorted(tensors)}, which its description does not name")
+    return RewardFile(networks, arrays, facts)
