@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -73,7 +74,7 @@ class RBFGrid:
     columns: tuple[int, ...]
     variance: float | None = None
 
-    @property
+    @cached_property
     def centres(self) -> Float:
         """Shape (points ** n_columns, n_columns)."""
         axis = np.linspace(self.low, self.high, self.points)
