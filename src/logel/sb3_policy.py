@@ -83,7 +83,7 @@ class SB3Policy(Policy):
     Attributes:
         module: Maps prepared observations to means or logits; its own parameters only give the
             shapes, theta always travels as an argument.
-        prepare: Turns observations into the tensor the module expects.
+        prepare_inputs: Turns observations into the tensor the module expects.
     """
 
     module: nn.Module
@@ -159,7 +159,7 @@ class SB3Policy(Policy):
 
     def prepare_observations(self, observations: Array) -> Tensor:
         """Observations as the network takes them, N rows."""
-        return self.prepare_inputs(torch.as_tensor(np.asarray(observations), device=self.device))
+        return self.prepare_inputs(torch.tensor(np.asarray(observations), device=self.device))
 
     def call_network(self, theta: Tensor, observations: Tensor) -> Tensor:
         """The network's outputs for the first parameters of theta."""

@@ -69,11 +69,11 @@ class FeatureWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset, remembering the first observation."""
+        """Reset, remembering the first observation and telling the features' names."""
         observation, info = self.env.reset(seed=seed, options=options)
         # A copy: environments may hand out one array and overwrite it in the next step.
         self._observation = np.array(observation)
-        return observation, info
+        return observation, {**info, "feature_names": self.features.names}
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """One step, with its features."""

@@ -57,7 +57,8 @@ class HistoryRecorder(BaseCallback):
             observations, before normalisation, and the actions it received, after clipping.
             None takes `info["features"]` of every step (see `logel.envs.step_features`); "none"
             records no features.
-        feature_names: Names of the features; by default those the features have.
+        feature_names: Names of the features; by default those the features have, or those that
+            `FeatureWrapper` tells.
         every: Record each so many updates.
         first: Number of the first update to record, from 0.
         last: Number of the last update to record; None for no end.
@@ -113,7 +114,10 @@ class HistoryRecorder(BaseCallback):
             )
         if self._writer is None:
             facts = {**_facts(model), **self._metadata}
-            self._writer = HistoryWriter(self.path, feature_names=self._names, metadata=facts)
+            names = self._names
+            if names is None and self.features is None:
+                names = self.training_env.unwrapped.reset_infos[0].get("feature_names")
+            self._writer = HistoryWriter(self.path, feature_names=names, metadata=facts)
         normaliser = unwrap_vec_normalize(self.training_env)
         if callable(self.features) and normaliser is not None and normaliser.norm_obs:
             self._tap = _RawObservations(normaliser)
