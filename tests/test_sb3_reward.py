@@ -11,9 +11,9 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from logel import LinearReward
-from logel.envs.step_features import StepFeatures, with_features
+from logel.envs.step_features import with_features
 from logel.errors import OptionError
-from logel.features import FunctionFeatures
+from logel.features import FunctionFeatures, StepFeatures
 from logel.learners.lean_vec_env import LeanVecEnv
 from logel.sb3_reward import NormalisedReward, VecRewardReplacement
 
@@ -49,13 +49,21 @@ STEP = StepFeatures(lambda o, a, n, info: [o[0], a[0], n[0]], ("from", "push", "
 WEIGHTS = np.array([100.0, 10.0, 1.0])
 
 
-@pytest.mark.parametrize("reported", [False, True])
+BATCH = StepFeatures(STEP.function, STEP.names, batch=lambda o, a, n, infos: transitions(o, a, n))
+
+
+@pytest.mark.parametrize(
+    "features",
+    [None, FEATURES, STEP, BATCH],
+    ids=["reported", "batch of transitions", "step", "batch"],
+)
 @pytest.mark.parametrize("kind", [DummyVecEnv, LeanVecEnv])
-def test_each_transition_is_paid_and_the_true_reward_kept(kind: Any, reported: bool) -> None:
+def test_each_transition_is_paid_and_the_true_reward_kept(kind: Any, features: Any) -> None:
     def maker(i: int) -> Any:
         return lambda: with_features(Counter(i, 2 + i), STEP) if reported else Counter(i, 2 + i)
 
-    reward = LinearReward(WEIGHTS, None if reported else FEATURES)
+    reported = features is None
+    reward = LinearReward(WEIGHTS, features)
     venv = VecRewardReplacement(kind([maker(0), maker(1)]), reward)
     venv.reset()
     actions = np.array([[0.1], [0.2]], dtype=np.float32)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.errors import MissingExtraError, OptionError
+from logel.features import StepFeatures
 from logel.history import Array
 from logel.reward import LinearReward
 
@@ -94,7 +95,11 @@ class VecRewardReplacement(VecEnvWrapper):
             following = observations.copy()
             for i in np.flatnonzero(dones):
                 following[i] = infos[i]["terminal_observation"]
-        paid = np.asarray(self.reward(self._observations, self._actions, following), dtype=float)
+        before, reward = self._observations, self.reward
+        if isinstance(reward, LinearReward) and isinstance(reward.features, StepFeatures):
+            rows = reward.features.rows(before, self._actions, following, infos)
+            return reward.from_features(rows)
+        paid = np.asarray(reward(before, self._actions, following), dtype=float)
         if paid.shape != (self.num_envs,):
             raise OptionError(
                 f"the reward must give one number for each of {self.num_envs} transitions, but "

@@ -20,8 +20,9 @@ from logel.envs.mujoco import (
     make,
     reacher_features,
 )
-from logel.envs.step_features import FeatureWrapper, StepFeatures, with_features
+from logel.envs.step_features import FeatureWrapper, with_features
 from logel.errors import OptionError
+from logel.features import StepFeatures
 
 
 def test_hopper_pays_its_true_weights_times_its_features() -> None:
@@ -37,6 +38,8 @@ def test_hopper_pays_its_true_weights_times_its_features() -> None:
         assert np.dot(HOPPER_TRUE_WEIGHTS, info["features"]) == pytest.approx(reward, abs=1e-6)
         assert distance == pytest.approx(info["x_position"] - position, abs=1e-12)
         assert alive == (not terminated)
+        rows = FEATURES["Hopper-v5"].rows(*[np.zeros((1, 11)), action[None], None, [info]])
+        np.testing.assert_allclose(rows, [info["features"]], rtol=1e-6)
         assert effort == pytest.approx(np.square(action).sum(), rel=1e-6)
         position = info["x_position"]
         if terminated or truncated:

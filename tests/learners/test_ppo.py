@@ -13,7 +13,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from logel import HistoryRecorder, LearningHistory, LinearReward, MLPGaussian
-from logel.envs.mujoco import FEATURES, hopper_true_weights, make
+from logel.envs.mujoco import FEATURES, hopper_features, hopper_true_weights, make
 from logel.errors import OptionError, PolicyError
 from logel.learners.ppo import PPOSettings, train_ppo
 from logel.sb3_policy import checkpoint_parameters, policy_parameters
@@ -76,6 +76,14 @@ def test_the_true_reward_in_features_trains_like_the_true_reward() -> None:
     replaced = train_ppo(
         "Hopper-v5", SMALL, updates=2, seed=1, reward=LinearReward(hopper_true_weights())
     )
+    batched = train_ppo(
+        "Hopper-v5",
+        SMALL,
+        updates=2,
+        seed=1,
+        reward=LinearReward(hopper_true_weights(), hopper_features()),
+    )
+    np.testing.assert_array_equal(batched.parameters, replaced.parameters)
     np.testing.assert_allclose(replaced.parameters, own.parameters, atol=1e-4)
     np.testing.assert_allclose(replaced.returns, own.returns, rtol=1e-4)
     assert np.isfinite(own.returns).all()

@@ -1,7 +1,8 @@
 """Hopper and Reacher: the reward features of the paper's MuJoCo experiments.
 
-    env = make("Hopper-v5")      # reports info["features"]
-    FEATURES["Reacher-v5"]       # a function of transitions
+    HistoryRecorder("history", FEATURES["Hopper-v5"])         # while SB3 trains
+    LinearReward.from_estimate(est, FEATURES["Hopper-v5"])    # in use
+    make("Hopper-v5")                                         # reports info["features"]
 
 The true rewards stand apart, at the end: studies score with them, no inference sees them.
 Hopper's dynamics differ between versions of mujoco; every history notes the one it was made with.
@@ -9,15 +10,17 @@ Hopper's dynamics differ between versions of mujoco; every history notes the one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from logel.envs.step_features import StepFeatures, with_features
+from logel.envs.step_features import with_features
 from logel.errors import MissingExtraError
-from logel.features import ActionCost, Concatenate, RBFGrid, RewardFeatures
+from logel.features import ActionCost, Concatenate, RBFGrid, RewardFeatures, StepFeatures
+from logel.history import Array
 
 Float = npt.NDArray[np.float64]
 
@@ -25,17 +28,28 @@ HOPPER_DT = 0.008
 """Seconds of one step of Hopper-v5: four frames of 2 ms."""
 
 
-def _hopper(observation: Any, action: Any, next_observation: Any, info: dict[str, Any]) -> Float:
+def _hopper(
+    observation: Any, action: Any, next_observation: Any, info: dict[str, Any]
+) -> tuple[float, float, float]:
     # The observation leaves the position out, so the distance comes from the velocity that the
     # environment computes as distance / dt.
-    effort = float(np.dot(action, action))
-    alive = float(info["reward_survive"] > 0)
-    return np.array([info["x_velocity"] * HOPPER_DT, alive, effort])
+    return info["x_velocity"] * HOPPER_DT, float(info["reward_survive"] > 0), action @ action
+
+
+def _hoppers(
+    observations: Array, actions: Array, next_observations: Array, infos: Sequence[dict[str, Any]]
+) -> Float:
+    table = np.empty((len(infos), 3))
+    table[:, 0] = [info["x_velocity"] for info in infos]
+    table[:, 0] *= HOPPER_DT
+    table[:, 1] = [info["reward_survive"] > 0 for info in infos]
+    table[:, 2] = np.square(actions).sum(axis=1)
+    return table
 
 
 def hopper_features() -> StepFeatures:
     """Distance moved in the step (metres), 1 while alive, squared norm of the action."""
-    return StepFeatures(_hopper, ("distance", "alive", "|action|^2"))
+    return StepFeatures(_hopper, ("distance", "alive", "|action|^2"), batch=_hoppers)
 
 
 def reacher_features() -> Concatenate:

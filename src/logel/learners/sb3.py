@@ -17,9 +17,8 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from logel.envs.step_features import StepFeatures
 from logel.errors import MissingExtraError, OptionError
-from logel.features import RewardFeatures
+from logel.features import RewardFeatures, StepFeatures
 from logel.files import HistoryWriter
 from logel.history import Array
 from logel.rollout import Rollout, record_stage
@@ -253,10 +252,13 @@ class _Trace:
         if self._function is None:
             self._store(t, [_reported(info) for info in infos])
         elif isinstance(self._function, StepFeatures) and self._raw is not None:
-            after = [self._raw_terminal.get((t, i), self._raw[t + 1, i]) for i in range(len(infos))]
-            taken = local.get("clipped_actions", local["actions"])
-            rows = zip(self._raw[t], taken, after, infos, strict=True)
-            self._store(t, [self._function(*row) for row in rows])
+            after = self._raw[t + 1]
+            if dones.any():
+                after = after.copy()
+                for i in np.flatnonzero(dones):
+                    after[i] = self._raw_terminal[t, int(i)]
+            assert self._taken is not None
+            self._store(t, self._function.rows(self._raw[t], self._taken[t], after, infos))
 
     def _end(self, t: int, i: int, info: Mapping[str, Any]) -> None:
         self.truncated[t, i] = bool(info.get("TimeLimit.truncated", False))
@@ -276,10 +278,9 @@ class _Trace:
             self._taken = np.empty((len(self.terminated), *taken.shape), dtype=taken.dtype)
         self._taken[t] = taken
 
-    def _store(self, t: int, rows: Sequence[Any]) -> None:
+    def _store(self, t: int, rows: Any) -> None:
         if self._table is None:
-            width = np.size(rows[0])
-            self._table = np.empty((*self.terminated.shape, width))
+            self._table = np.empty((*self.terminated.shape, np.size(rows[0])))
         self._table[t] = rows
 
     def following(self, observations: Array, last: Array) -> Array:
