@@ -16,11 +16,15 @@ _NAMES = {
     "Stage": "logel.history",
     "LearningHistory": "logel.history",
     "HistoryWriter": "logel.files",
+    "Rollout": "logel.rollout",
+    "record_stage": "logel.rollout",
+    "HistoryRecorder": "logel.learners.sb3",
     "TabularSoftmax": "logel.policies",
     "LinearSoftmax": "logel.policies",
     "LinearGaussian": "logel.policies",
     "MLPGaussian": "logel.policies",
     "MLPCategorical": "logel.policies",
+    "SB3Policy": "logel.sb3_policy",
     "Method": "logel.method",
     "infer_reward": "logel.infer",
     "Observer": "logel.observer",
@@ -35,6 +39,9 @@ if TYPE_CHECKING:
     from logel.files import HistoryWriter
     from logel.history import Episode, LearningHistory, Stage
     from logel.infer import infer_reward
+
+    # Importing all names must work without Stable-Baselines3, so this one is not in __all__.
+    from logel.learners.sb3 import HistoryRecorder as HistoryRecorder
     from logel.method import Method
     from logel.observer import Observer
     from logel.policies import (
@@ -45,6 +52,8 @@ if TYPE_CHECKING:
         TabularSoftmax,
     )
     from logel.reward import LinearReward
+    from logel.rollout import Rollout, record_stage
+    from logel.sb3_policy import SB3Policy
 
 __all__ = [
     "Episode",
@@ -59,10 +68,13 @@ __all__ = [
     "Method",
     "Observer",
     "RewardEstimate",
+    "Rollout",
+    "SB3Policy",
     "Stage",
     "TabularSoftmax",
     "__version__",
     "infer_reward",
+    "record_stage",
 ]
 
 
@@ -73,4 +85,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_NAMES})

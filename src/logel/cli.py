@@ -210,6 +210,57 @@ def infer(
 
 
 @app.command()
+def train(
+    estimate: Annotated[Path, typer.Option(help="The estimate, as saved by logel infer --out.")],
+    env: Annotated[str, typer.Option(help="Environment: Hopper-v5 or Reacher-v5.")],
+    init: Annotated[
+        Path | None, typer.Option(help="History whose first policy is the agent's first.")
+    ] = None,
+    updates: Annotated[int, typer.Option(help="Updates of PPO.")] = 30,
+    out: Annotated[Path, typer.Option(help="New folder: curve, summary, model.")] = Path("trained"),
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Folder of TensorBoard's scalars.")
+    ] = None,
+    seed: SeedOption = 0,
+    json_output: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Train a PPO agent on a recovered reward; measure it by the environment's own."""
+    from logel.estimate import RewardEstimate
+    from logel.history import LearningHistory
+    from logel.learners.observing import train_observer
+
+    reward = RewardEstimate.load(estimate)
+    initial = None
+    if init is not None:
+        initial = LearningHistory.load(init)[0].parameters
+        if initial is None:
+            raise OptionError(f"{init} does not hold the policies' parameters: leave out --init")
+    import torch
+
+    torch.set_num_threads(1)
+    with _progress(quiet or json_output) as report:
+        summary = train_observer(
+            reward,
+            env,
+            out=out,
+            updates=updates,
+            seed=seed,
+            initial=initial,
+            tensorboard=tensorboard,
+            progress=report,
+        )
+    if json_output:
+        typer.echo(json.dumps(summary, indent=1))
+        return
+    returns = [value for value in summary["returns"] if value is not None] or [float("nan")]
+    typer.echo(
+        f"true return in {env}: {returns[0]:.1f} at first, {returns[-1]:.1f} after "
+        f"{updates - 1} updates, at best {max(returns):.1f}\ncurve, summary and model: {out}"
+    )
+
+
+@app.command()
 def reproduce(
     study: Annotated[
         str,
@@ -332,13 +383,22 @@ def choose_policy(history: LearningHistory, family: str, *, device: str = "cpu")
             raise OptionError("a tabular policy needs discrete actions: choose linear or mlp")
         if family == "linear":
             return LinearGaussian(width, action_dim, device=device)
-        return MLPGaussian(width, action_dim, device=device)
+        return MLPGaussian(width, action_dim, hidden=_hidden(history), device=device)
     n_actions = _count(history, "n_actions", "actions")
     if family == "tabular":
         return TabularSoftmax(_count(history, "n_states", "observations"), n_actions, device=device)
     if family == "linear":
         return LinearSoftmax(width, n_actions, device=device)
-    return MLPCategorical(width, n_actions, device=device)
+    return MLPCategorical(width, n_actions, hidden=_hidden(history), device=device)
+
+
+def _hidden(history: LearningHistory) -> tuple[int, ...]:
+    """Widths of the hidden layers: as the recorder noted them, else those of the paper."""
+    policy = history.metadata.get("policy")
+    hidden = policy.get("hidden") if isinstance(policy, dict) else None
+    if not isinstance(hidden, list) or not all(type(w) is int and 0 < w < 10**5 for w in hidden):
+        return (64, 64)
+    return tuple(hidden)
 
 
 def _count(history: LearningHistory, key: str, column: str) -> int:

@@ -7,8 +7,9 @@ classes here cover the paper's experiments and compose. To add one, write a froz
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -73,7 +74,7 @@ class RBFGrid:
     columns: tuple[int, ...]
     variance: float | None = None
 
-    @property
+    @cached_property
     def centres(self) -> Float:
         """Shape (points ** n_columns, n_columns)."""
         axis = np.linspace(self.low, self.high, self.points)
@@ -134,6 +135,54 @@ class Concatenate:
         return np.concatenate(
             [part(observations, actions, next_observations) for part in self.parts], axis=1
         )
+
+
+@dataclass(frozen=True)
+class StepFeatures:
+    """Features of single steps of an environment, which may look at the step's `info`.
+
+    Attributes:
+        function: Maps (observation, action, next_observation, info) of one step to q numbers.
+            Observations are the environment's own, the action is the one it received.
+        names: One name per feature.
+        batch: The same for N steps at once, if that is faster: maps (observations, actions,
+            next_observations, infos) to (N, q).
+    """
+
+    function: Callable[[Any, Any, Any, dict[str, Any]], npt.ArrayLike]
+    names: tuple[str, ...]
+    batch: Callable[[Array, Array, Array, Sequence[dict[str, Any]]], npt.ArrayLike] | None = None
+
+    def __call__(
+        self, observation: Any, action: Any, next_observation: Any, info: dict[str, Any], /
+    ) -> Float:
+        """Features of one step, shape (q,)."""
+        values = np.asarray(self.function(observation, action, next_observation, info), dtype=float)
+        if values.shape != (len(self.names),):
+            raise OptionError(
+                f"the feature function must return {len(self.names)} numbers "
+                f"({', '.join(self.names)}), but returned shape {values.shape}"
+            )
+        return values
+
+    def rows(
+        self,
+        observations: Array,
+        actions: Array,
+        next_observations: Array,
+        infos: Sequence[dict[str, Any]],
+    ) -> Float:
+        """Features of N steps, shape (N, q)."""
+        if self.batch is None:
+            steps = zip(observations, actions, next_observations, infos, strict=True)
+            return np.array([self(*step) for step in steps])
+        values = np.asarray(self.batch(observations, actions, next_observations, infos))
+        if values.shape != (len(infos), len(self.names)):
+            raise OptionError(
+                f"the feature function must return {len(self.names)} numbers for each of "
+                f"{len(infos)} steps, but returned shape {values.shape}"
+            )
+        return values
 
 
 def feature_names(history: LearningHistory, features: Any, n_features: int) -> tuple[str, ...]:

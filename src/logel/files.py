@@ -47,7 +47,17 @@ _MAX_MANIFEST_BYTES = 64 * 2**20
 
 
 def package_versions(
-    names: Sequence[str] = ("logel", "numpy", "scipy", "torch", "gymnasium"),
+    names: Sequence[str] = (
+        "logel",
+        "numpy",
+        "scipy",
+        "torch",
+        "gymnasium",
+        # Dynamics differ between versions of mujoco, learners between those of SB3.
+        "mujoco",
+        "stable-baselines3",
+        "sb3-contrib",
+    ),
 ) -> dict[str, str]:
     """Versions of the packages that shaped a result, recorded beside it."""
     found = {"python": sys.version.split()[0]}
@@ -103,12 +113,19 @@ class HistoryWriter:
             "stages": [],
         }
 
-    def append(self, stage: Stage, *, learning_rate: float | None = None) -> None:
+    def append(
+        self,
+        stage: Stage,
+        *,
+        learning_rate: float | None = None,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
         """Add a stage.
 
         Args:
             stage: The next stage.
             learning_rate: Rate of the step that led to this stage, if known.
+            notes: Facts about this stage, JSON-serialisable; see `LearningHistory.notes`.
         """
         entries = self._manifest["stages"]
         index = len(entries)
@@ -123,6 +140,10 @@ class HistoryWriter:
             raise HistoryError(
                 f"learning rates must be positive, but step {index - 1} has {learning_rate}"
             )
+        try:
+            json.dumps(notes, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise HistoryError(f"notes must be JSON-serialisable: {error}") from None
         arrays = {f.name: getattr(stage, f.name) for f in fields(stage)}
         data = safetensors.numpy.save(
             {name: np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
@@ -138,8 +159,11 @@ class HistoryWriter:
                 "episodes": stage.n_episodes,
                 "steps": stage.n_steps,
                 "learning_rate": None if learning_rate is None else float(learning_rate),
+                # Readers that do not know them ignore them.
+                **({"notes": dict(notes)} if notes else {}),
             }
         )
+        self._manifest["complete"] = False
         self._write_manifest()
 
     def close(self) -> None:
@@ -173,8 +197,9 @@ def save_history(history: LearningHistory, path: str | PathLike[str]) -> None:
     with HistoryWriter(
         path, feature_names=history.feature_names, metadata=history.metadata
     ) as writer:
-        for stage, rate in zip(history, rates, strict=True):
-            writer.append(stage, learning_rate=rate)
+        notes = history.notes or ({},) * len(history)
+        for stage, rate, about in zip(history, rates, notes, strict=True):
+            writer.append(stage, learning_rate=rate, notes=about)
 
 
 @dataclass(frozen=True)
@@ -184,6 +209,7 @@ class _StageFile:
     file: str
     sha256: str
     learning_rate: float | None
+    notes: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -258,6 +284,7 @@ def load_history(path: str | PathLike[str]) -> LearningHistory:
             feature_names=names,
             complete=complete,
             metadata=metadata,
+            notes=tuple(entry.notes for entry in entries),
         )
     except HistoryError as error:
         raise FormatError(f"{manifest_path}: {error}") from None
@@ -313,4 +340,7 @@ def _parse_entry(raw: Mapping[str, Any]) -> _StageFile:
         raise ValueError(f"{name!r} is not a stage's file name")
     if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise ValueError(f"{digest!r} is not a sha256")
-    return _StageFile(name, digest, None if rate is None else float(rate))
+    notes = raw.get("notes", {})
+    if not isinstance(notes, dict):
+        raise ValueError(f"notes of {name} must be a table, not {type(notes).__name__}")
+    return _StageFile(name, digest, None if rate is None else float(rate), notes)

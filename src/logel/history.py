@@ -344,6 +344,8 @@ class LearningHistory:
         feature_names: q names, or None when features were neither recorded nor named.
         complete: False for a history whose writer was interrupted.
         metadata: Facts about the recording (environment, learner, versions); never executed.
+        notes: Facts about every stage (a recorder's: time steps, mean return, the observation
+            normaliser's statistics), or empty when there are none; inference never reads them.
     """
 
     source: StageSource = field(repr=False)
@@ -352,8 +354,14 @@ class LearningHistory:
     feature_names: tuple[str, ...] | None = None
     complete: bool = True
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
+        if self.notes and len(self.notes) != len(self):
+            raise HistoryError(
+                f"notes must have one entry for each of the {len(self)} stages, but have "
+                f"{len(self.notes)}"
+            )
         if self.learning_rates is not None:
             rates = _frozen(self.learning_rates, "learning rates", real=True)
             if rates.shape != (self.n_steps,):
@@ -470,6 +478,7 @@ class LearningHistory:
             self,
             source=_View(self.source, indices),
             learning_rates=None if rates is None else rates[indices[0] : indices[-1]],
+            notes=self.notes[start:stop],
         )
 
     def save(self, path: str | PathLike[str]) -> None:

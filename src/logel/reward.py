@@ -12,6 +12,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from logel.errors import OptionError
 from logel.estimate import RewardEstimate
+from logel.features import StepFeatures
 from logel.history import Array, FeatureFunction
 
 Float = npt.NDArray[np.float64]
@@ -23,12 +24,13 @@ class LinearReward:
 
     Attributes:
         weights: Shape (q,).
-        features: Maps (observations, actions, next_observations) to (N, q). None when the
-            environment itself reports each step's features in `info["features"]`.
+        features: Maps (observations, actions, next_observations) to (N, q), or `StepFeatures`,
+            which also look at each step's `info`. None when the environment itself reports each
+            step's features in `info["features"]`.
     """
 
     weights: Float
-    features: FeatureFunction | None = None
+    features: FeatureFunction | StepFeatures | None = None
 
     def __post_init__(self) -> None:
         weights = np.array(self.weights, dtype=float)
@@ -39,7 +41,7 @@ class LinearReward:
 
     @classmethod
     def from_estimate(
-        cls, estimate: RewardEstimate, features: FeatureFunction | None = None
+        cls, estimate: RewardEstimate, features: FeatureFunction | StepFeatures | None = None
     ) -> LinearReward:
         """The reward an estimate stands for."""
         return cls(estimate.weights, features)
@@ -48,6 +50,10 @@ class LinearReward:
         """Rewards of N transitions, shape (N,)."""
         if self.features is None:
             raise OptionError("this reward has no feature function: pass features=")
+        if isinstance(self.features, StepFeatures):
+            raise OptionError(
+                "this reward looks at each step's info: wrap an environment with it instead"
+            )
         table = np.asarray(self.features(observations, actions, next_observations), dtype=float)
         return self.from_features(table)
 
@@ -93,6 +99,9 @@ class RewardReplacement(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructor
                     'the environment reports no info["features"]: give a feature function'
                 )
             paid = float(self.reward.from_features(info["features"]))
+        elif isinstance(self.reward.features, StepFeatures):
+            values = self.reward.features(self._observation, action, following, info)
+            paid = float(self.reward.from_features(values))
         else:
             batch = (np.asarray(x)[None] for x in (self._observation, action, following))
             paid = float(self.reward(*batch)[0])

@@ -1,0 +1,98 @@
+"""Hopper and Reacher: the reward features of the paper's MuJoCo experiments.
+
+    HistoryRecorder("history", FEATURES["Hopper-v5"])         # while SB3 trains
+    LinearReward.from_estimate(est, FEATURES["Hopper-v5"])    # in use
+    make("Hopper-v5")                                         # reports info["features"]
+
+The true rewards stand apart, at the end: studies score with them, no inference sees them.
+Hopper's dynamics differ between versions of mujoco; every history notes the one it was made with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from logel.envs.step_features import with_features
+from logel.errors import MissingExtraError
+from logel.features import ActionCost, Concatenate, RBFGrid, RewardFeatures, StepFeatures
+from logel.history import Array
+
+Float = npt.NDArray[np.float64]
+
+HOPPER_DT = 0.008
+"""Seconds of one step of Hopper-v5: four frames of 2 ms."""
+
+
+def _hopper(
+    observation: Any, action: Any, next_observation: Any, info: dict[str, Any]
+) -> tuple[float, float, float]:
+    # The observation leaves the position out, so the distance comes from the velocity that the
+    # environment computes as distance / dt.
+    return info["x_velocity"] * HOPPER_DT, float(info["reward_survive"] > 0), action @ action
+
+
+def _hoppers(
+    observations: Array, actions: Array, next_observations: Array, infos: Sequence[dict[str, Any]]
+) -> Float:
+    table = np.empty((len(infos), 3))
+    table[:, 0] = [info["x_velocity"] for info in infos]
+    table[:, 0] *= HOPPER_DT
+    table[:, 1] = [info["reward_survive"] > 0 for info in infos]
+    table[:, 2] = np.square(actions).sum(axis=1)
+    return table
+
+
+def hopper_features() -> StepFeatures:
+    """Distance moved in the step (metres), 1 while alive, squared norm of the action."""
+    return StepFeatures(_hopper, ("distance", "alive", "|action|^2"), batch=_hoppers)
+
+
+def reacher_features() -> Concatenate:
+    """Bumps of the vector from target to fingertip after the step, and the squared action.
+
+    5 x 5 Gaussian bumps on [-.2, .2]^2 with standard deviation .05, q = 26. The vector is the
+    last two of the ten observations of Reacher-v5.
+    """
+    bumps = RBFGrid(low=-0.2, high=0.2, points=5, columns=(8, 9), variance=(0.2 / 4) ** 2)
+    return Concatenate((bumps, ActionCost()))
+
+
+FEATURES: dict[str, StepFeatures | RewardFeatures] = {
+    "Hopper-v5": hopper_features(),
+    "Reacher-v5": reacher_features(),
+}
+"""The reward features of each environment, by its Gymnasium name."""
+
+
+def make(env_id: str, *, report_features: bool = True) -> gymnasium.Env[Any, Any]:
+    """An environment, reporting its features if they need what only `info` tells.
+
+    Args:
+        env_id: A name of Gymnasium's; those in `FEATURES` have features.
+        report_features: Whether features that are computed step by step are reported in
+            `info["features"]`; features of transitions are computed in batches elsewhere.
+    """
+    try:
+        # The checker looks at every step and observation: 10% of the time.
+        env = gymnasium.make(env_id, disable_env_checker=True)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise MissingExtraError("mujoco", "mujoco") from error
+    features = FEATURES.get(env_id)
+    if report_features and isinstance(features, StepFeatures):
+        return with_features(env, features)
+    return env
+
+
+HOPPER_TRUE_WEIGHTS = (1.0 / HOPPER_DT, 1.0, -1e-3)
+"""What Hopper-v5 pays for its features: 125 per metre, 1 per step alive, -.001 per |action|^2."""
+
+
+def hopper_true_weights(*, unit: bool = False) -> Float:
+    """`HOPPER_TRUE_WEIGHTS` as an array, on request of unit length."""
+    weights = np.array(HOPPER_TRUE_WEIGHTS)
+    return np.asarray(weights / np.linalg.norm(weights)) if unit else weights

@@ -1,0 +1,112 @@
+"""The observer at work: train on a recovered reward, and write down how that went."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy.typing as npt
+
+from logel.envs.mujoco import FEATURES
+from logel.errors import OptionError
+from logel.estimate import RewardEstimate
+from logel.files import package_versions, write_atomically
+from logel.learners.ppo import PPOSettings, TrainingCurve, train_ppo
+from logel.progress import Progress
+from logel.reward import LinearReward
+
+
+def train_observer(
+    estimate: RewardEstimate,
+    env_id: str,
+    *,
+    out: str | PathLike[str],
+    updates: int,
+    seed: int,
+    settings: PPOSettings | None = None,
+    initial: npt.ArrayLike | None = None,
+    tensorboard: str | PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Train PPO on an estimate's reward; write `curve.csv`, `summary.json` and the model.
+
+    Args:
+        estimate: Whose weights are paid.
+        env_id: A name of Gymnasium's. Those of `logel.envs.mujoco` have features; others must
+            report `info["features"]` themselves.
+        out: A new folder.
+        updates: Number of updates.
+        seed: Of everything.
+        settings: Of PPO; by default the paper's.
+        initial: Flat parameters of the first policy.
+        tensorboard: Folder for TensorBoard's scalars.
+        progress: Told about every update.
+
+    Returns:
+        What `summary.json` holds.
+    """
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise OptionError(f"{folder} already exists: choose another folder or remove it first")
+    if env_id not in gymnasium.registry and ":" not in env_id:
+        raise OptionError(
+            f"there is no environment {env_id!r}: choose one of {', '.join(FEATURES)}, or another "
+            "of Gymnasium's that reports its features"
+        )
+    features = FEATURES.get(env_id)
+    if features is not None and tuple(features.names) != tuple(estimate.feature_names):
+        raise OptionError(
+            f"the estimate is about {', '.join(estimate.feature_names[:4])}, ..., but {env_id} "
+            f"has the features {', '.join(features.names[:4])}, ...: it is of another environment"
+        )
+    settings = PPOSettings() if settings is None else settings
+
+    def told(done: int, total: int, mean: float) -> None:
+        if progress is not None:
+            progress("train", done, total)
+
+    if progress is not None:
+        progress("train", 0, updates)
+    curve = train_ppo(
+        env_id,
+        settings,
+        updates=updates,
+        seed=seed,
+        reward=LinearReward.from_estimate(estimate, features),
+        initial=initial,
+        on_update=told,
+        checkpoint=folder,
+        tensorboard=tensorboard,
+    )
+    summary = {
+        "environment": env_id,
+        "seed": seed,
+        "updates": updates,
+        "from_recorded_policy": initial is not None,
+        "weights": dict(zip(estimate.feature_names, estimate.weights.tolist(), strict=True)),
+        "settings": asdict(settings),
+        # A rollout in which no episode ended has no return, and JSON no word for that but null.
+        "returns": [None if value != value else value for value in curve.returns.tolist()],
+        "packages": package_versions(),
+    }
+    write_atomically(folder / "curve.csv", _table(curve).encode())
+    write_atomically(folder / "summary.json", json.dumps(summary, indent=1).encode())
+    return summary
+
+
+def _table(curve: TrainingCurve) -> str:
+    """One row per rollout, measured by the environment's own reward."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["updates", "timesteps", "episodes", "mean_true_return"])
+    rows = zip(
+        curve.timesteps.tolist(), curve.episodes.tolist(), curve.returns.tolist(), strict=True
+    )
+    writer.writerows([done, *row] for done, row in enumerate(rows))
+    return text.getvalue()

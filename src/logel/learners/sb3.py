@@ -1,0 +1,402 @@
+"""Recording a Stable-Baselines3 run while it trains.
+
+    recorder = HistoryRecorder("history", features=reacher_features())
+    PPO("MlpPolicy", env).learn(200_000, callback=recorder)
+    history = LearningHistory.load("history")
+
+Works with every on-policy algorithm (PPO, A2C, and TRPO of sb3-contrib). The recorder only looks:
+the trained parameters are the same bit for bit with and without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+
+from logel.errors import MissingExtraError, OptionError
+from logel.features import RewardFeatures, StepFeatures
+from logel.files import HistoryWriter
+from logel.history import Array
+from logel.rollout import Rollout, record_stage
+from logel.sb3_policy import SB3Policy, plain_hidden, policy_parameters
+
+try:
+    from stable_baselines3.common.buffers import RolloutBuffer
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+    from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
+except ImportError as error:
+    raise MissingExtraError("stable-baselines3", "mujoco") from error
+
+
+class HistoryRecorder(BaseCallback):
+    """Writes a learning history while a model trains: one stage per update.
+
+    A stage holds the episodes of one rollout as the policy saw them (normalised observations if
+    `VecNormalize` is used, actions before clipping), the parameters of the policy that acted,
+    before it was trained on them, and the reward features of every step. Episodes are cut at the
+    rollout's end. `LearningHistory.notes` says of each stage: `timesteps` before it, the
+    `learning_rate` of the update that followed, `mean_return` and number of `episodes_finished`
+    in it (of the environment's own reward, where a Monitor reports it), and the normaliser's
+    `observation_mean` and `observation_var` at its end.
+
+    Stages are written as they come, so an interrupted run leaves a readable history. Memory does
+    not grow. Algorithms with short rollouts (A2C by default) make many small stages: record every
+    hundredth or so.
+
+    Args:
+        path: Folder of the new history; must not exist yet.
+        features: What a reward may be made of. A function of (observations, actions,
+            next_observations) for many transitions, such as those of `logel.features`, or
+            `StepFeatures`, which also look at `info`: both get the environment's own
+            observations, before normalisation, and the actions it received, after clipping.
+            None takes `info["features"]` of every step (see `logel.envs.step_features`); "none"
+            records no features.
+        feature_names: Names of the features; by default those the features have, or those that
+            `FeatureWrapper` tells.
+        every: Record each so many updates.
+        first: Number of the first update to record, from 0.
+        last: Number of the last update to record; None for no end.
+        learning_rates: Whether the optimiser's rates count as known learning rates of the history
+            (summed over the updates between two stages). Off by default, because inference takes
+            known rates at their word, and an Adam step of rate .001 is not a gradient step of
+            that rate.
+        metadata: Facts to keep with the history, JSON-serialisable.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        features: RewardFeatures | StepFeatures | Literal["none"] | None = None,
+        *,
+        feature_names: Sequence[str] | None = None,
+        every: int = 1,
+        first: int = 0,
+        last: int | None = None,
+        learning_rates: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if every < 1 or first < 0 or (last is not None and last < first):
+            raise OptionError(
+                f"every must be at least 1 and 0 <= first <= last, but every is {every}, first "
+                f"{first}, last {last}"
+            )
+        if isinstance(features, str) and features != "none":
+            raise OptionError(f'features must be a callable, None or "none", not {features!r}')
+        self.path = path
+        self.features = features
+        self.every, self.first, self.last = every, first, last
+        self.learning_rates = learning_rates
+        names = getattr(features, "names", None) if feature_names is None else feature_names
+        self._names = None if names is None else tuple(names)
+        # Made only to refuse a folder that exists: the real one waits for the model's facts.
+        HistoryWriter(path, feature_names=self._names, metadata=metadata)
+        self._writer: HistoryWriter | None = None
+        self._metadata = {} if metadata is None else dict(metadata)
+        self._update = -1
+        self._rate: float | None = None
+        self._tap: _RawObservations | None = None
+        self._trace: _Trace | None = None
+        self._recording = False
+
+    def _on_training_start(self) -> None:
+        model = _checked(self.model)
+        if self.learning_rates and _rate_of(model) is None:
+            raise OptionError(
+                f"{type(model).__name__} does not move its policy by a learning rate: leave out "
+                "learning_rates"
+            )
+        if self._writer is None:
+            facts = {**_facts(model), **self._metadata}
+            names = self._names
+            if names is None and self.features is None:
+                names = self.training_env.unwrapped.reset_infos[0].get("feature_names")
+            self._writer = HistoryWriter(self.path, feature_names=names, metadata=facts)
+        normaliser = unwrap_vec_normalize(self.training_env)
+        if callable(self.features) and normaliser is not None and normaliser.norm_obs:
+            self._tap = _RawObservations(normaliser)
+
+    def _on_rollout_start(self) -> None:
+        self._update += 1
+        index = self._update - self.first
+        inside = index >= 0 and (self.last is None or self._update <= self.last)
+        self._recording = inside and index % self.every == 0
+        if self._recording:
+            model = _checked(self.model)
+            before = self._tap.observations if self._tap else model._last_obs
+            assert isinstance(before, np.ndarray)
+            self._trace = _Trace(model.n_steps, before, self.features)
+
+    def _on_step(self) -> bool:
+        if self._recording and self._trace is not None:
+            self._trace.step(self.locals, self._tap)
+        return True
+
+    def _on_rollout_end(self) -> None:
+        model = _checked(self.model)
+        rate = _rate_of(model)
+        if self._recording and self._trace is not None:
+            self._record(model, self._trace, rate)
+            self._rate, self._trace = None, None
+        if rate is not None:
+            self._rate = rate + (self._rate or 0.0)
+
+    def _record(self, model: OnPolicyAlgorithm, trace: _Trace, rate: float | None) -> None:
+        buffer = model.rollout_buffer
+        observations, actions = buffer.observations, buffer.actions
+        if isinstance(model.observation_space, spaces.Discrete):
+            observations = observations[:, :, 0]
+        elif observations.dtype == np.float64:
+            observations = observations.astype(np.float32)  # all that the policy sees
+        if isinstance(model.action_space, spaces.Discrete):
+            actions = actions[:, :, 0]
+        known = self._rate if self.learning_rates and self._rate else None
+        assert self._writer is not None
+        record_stage(
+            self._writer,
+            Rollout(
+                observations,
+                actions,
+                terminated=trace.terminated,
+                truncated=trace.truncated,
+                next_observations=trace.following(observations, self.locals["new_obs"]),
+                features=trace.features(),
+            ),
+            parameters=policy_parameters(model),
+            learning_rate=known,
+            notes={
+                "update": self._update,
+                "timesteps": model.num_timesteps - trace.terminated.size,
+                "learning_rate": rate,
+                **trace.returns(),
+                **normaliser_notes(self.training_env),
+            },
+        )
+
+    def _on_training_end(self) -> None:
+        if self._tap is not None:
+            self._tap.remove()
+            self._tap = None
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _RawObservations:
+    """What the environments said before `VecNormalize` changed it, terminal states included.
+
+    Only the normaliser's inner environment knows an episode's last state exactly: undoing the
+    normalisation would lose what was clipped.
+    """
+
+    def __init__(self, normaliser: VecNormalize) -> None:
+        original = normaliser.get_original_obs()
+        assert isinstance(original, np.ndarray)
+        self.observations: Array = original
+        self.terminal: dict[int, Array] = {}
+        self._venv = normaliser.venv
+        self._step_wait = self._venv.step_wait
+        self._venv.step_wait = self._watched  # type: ignore[method-assign]
+
+    def _watched(self) -> Any:
+        result = self._step_wait()
+        observations, _, dones, infos = result
+        assert isinstance(observations, np.ndarray)
+        self.observations = observations
+        self.terminal = {int(i): _terminal(infos[i]) for i in np.flatnonzero(dones)}
+        return result
+
+    def remove(self) -> None:
+        """Leave the environment as it was."""
+        self._venv.step_wait = self._step_wait  # type: ignore[method-assign]
+
+
+class _Trace:
+    """What a rollout buffer does not keep: how episodes ended, and what features are made of."""
+
+    def __init__(
+        self,
+        n_steps: int,
+        before: Array,
+        features: RewardFeatures | StepFeatures | Literal["none"] | None,
+    ) -> None:
+        shape = (n_steps, len(before))
+        self.terminated = np.zeros(shape, dtype=bool)
+        self.truncated = np.zeros(shape, dtype=bool)
+        self._function = features
+        self._terminal: dict[tuple[int, int], Array] = {}
+        self._returns: list[float] = []
+        self._row = 0
+        self._table: Array | None = None
+        # Raw observations: row t and t + 1 surround step t, unless an episode ended there.
+        self._raw: Array | None = None
+        self._raw_terminal: dict[tuple[int, int], Array] = {}
+        self._taken: Array | None = None
+        if callable(features):
+            self._raw = np.empty((n_steps + 1, *before.shape), dtype=before.dtype)
+            self._raw[0] = before
+
+    def step(self, local: Mapping[str, Any], tap: _RawObservations | None) -> None:
+        """Take down one step of all environments."""
+        dones, infos, t = local["dones"], local["infos"], self._row
+        self._row += 1
+        if dones.any():
+            for i in np.flatnonzero(dones):
+                self._end(t, int(i), infos[i])
+        if self._raw is not None:
+            self._take_raw(t, local, tap)
+        if self._function is None:
+            self._store(t, [_reported(info) for info in infos])
+        elif isinstance(self._function, StepFeatures) and self._raw is not None:
+            after = self._raw[t + 1]
+            if dones.any():
+                after = after.copy()
+                for i in np.flatnonzero(dones):
+                    after[i] = self._raw_terminal[t, int(i)]
+            assert self._taken is not None
+            self._store(t, self._function.rows(self._raw[t], self._taken[t], after, infos))
+
+    def _end(self, t: int, i: int, info: Mapping[str, Any]) -> None:
+        self.truncated[t, i] = bool(info.get("TimeLimit.truncated", False))
+        self.terminated[t, i] = not self.truncated[t, i]
+        self._terminal[t, i] = _terminal(info)
+        if "episode" in info:
+            self._returns.append(float(info["episode"]["r"]))
+
+    def _take_raw(self, t: int, local: Mapping[str, Any], tap: _RawObservations | None) -> None:
+        assert self._raw is not None
+        self._raw[t + 1] = local["new_obs"] if tap is None else tap.observations
+        for i in np.flatnonzero(local["dones"]):
+            ended = _terminal(local["infos"][i]) if tap is None else tap.terminal[int(i)]
+            self._raw_terminal[t, int(i)] = ended
+        taken = np.asarray(local.get("clipped_actions", local["actions"]))
+        if self._taken is None:
+            self._taken = np.empty((len(self.terminated), *taken.shape), dtype=taken.dtype)
+        self._taken[t] = taken
+
+    def _store(self, t: int, rows: Any) -> None:
+        if self._table is None:
+            self._table = np.empty((*self.terminated.shape, np.size(rows[0])))
+        self._table[t] = rows
+
+    def following(self, observations: Array, last: Array) -> Array:
+        """The state each step led to, as the policy would have seen it."""
+        result = np.concatenate([observations[1:], last[None].astype(observations.dtype)])
+        for (t, i), terminal in self._terminal.items():
+            result[t, i] = terminal
+        return result
+
+    def features(self) -> Array | None:
+        """Features of every step, shape (T, n, q), or None."""
+        if self._table is not None or self._raw is None or not callable(self._function):
+            return self._table
+        assert self._taken is not None and not isinstance(self._function, StepFeatures)
+        after = self._raw[1:].copy()
+        for (t, i), terminal in self._raw_terminal.items():
+            after[t, i] = terminal
+        before, shape = self._raw[:-1], self.terminated.shape
+        flat = (x.reshape(-1, *x.shape[2:]) for x in (before, self._taken, after))
+        values = np.asarray(self._function(*flat), dtype=float)
+        return values.reshape(*shape, -1)
+
+    def returns(self) -> dict[str, Any]:
+        """Mean return of the episodes that ended, if the environment reports it."""
+        if not self._returns:
+            return {"episodes_finished": len(self._terminal)}
+        mean = float(np.mean(self._returns))
+        return {"episodes_finished": len(self._terminal), "mean_return": mean}
+
+
+def _terminal(info: Mapping[str, Any]) -> Array:
+    if "terminal_observation" not in info:
+        raise OptionError(
+            'an environment ended an episode without saying info["terminal_observation"]: use the '
+            "vector environments of Stable-Baselines3"
+        )
+    return np.array(info["terminal_observation"])
+
+
+def _reported(info: Mapping[str, Any]) -> Any:
+    if "features" not in info:
+        raise OptionError(
+            'the environment reports no info["features"]: wrap it with with_features, pass '
+            'features=, or record none with features="none"'
+        )
+    return info["features"]
+
+
+def _checked(model: Any) -> OnPolicyAlgorithm:
+    """The model, if its rollouts can be recorded."""
+    buffer = getattr(model, "rollout_buffer", None)
+    if not isinstance(model, OnPolicyAlgorithm) or not isinstance(buffer, RolloutBuffer):
+        raise OptionError(
+            f"{type(model).__name__} is not an on-policy algorithm: record PPO, A2C or TRPO"
+        )
+    if not isinstance(buffer.observations, np.ndarray):
+        raise OptionError("observations must be one array, not a Dict: flatten them first")
+    if hasattr(buffer, "action_masks") or hasattr(buffer, "hidden_states_pi"):
+        raise OptionError(
+            f"{type(model).__name__} chooses actions by more than the observation (masks or "
+            "memory), which a history cannot hold"
+        )
+    return model
+
+
+def _rate_of(model: OnPolicyAlgorithm) -> float | None:
+    """Rate of the update that follows the rollout; None if the policy moves otherwise (TRPO)."""
+    if hasattr(model, "cg_max_steps"):
+        return None
+    # SB3 moves its progress on between the rollout and the training.
+    progress = 1.0 - model.num_timesteps / max(model._total_timesteps, 1)
+    return float(model.lr_schedule(progress))
+
+
+def _facts(model: OnPolicyAlgorithm) -> dict[str, Any]:
+    """What a history's metadata say about the run."""
+    family = SB3Policy.from_model(model)
+    hidden = plain_hidden(model.policy)
+    action_space = model.action_space
+    spec = _spec_name(model.get_env())
+    return {
+        "learner": type(model).__name__,
+        "environment": spec,
+        "gamma": float(model.gamma),
+        "n_envs": int(model.n_envs),
+        "n_steps": int(model.n_steps),
+        "seed": None if model.seed is None else int(model.seed),
+        "policy": {
+            "family": type(family).__name__,
+            "hidden": None if hidden is None else list(hidden),
+            "n_parameters": family.n_parameters,
+        },
+        **({"n_actions": int(action_space.n)} if isinstance(action_space, spaces.Discrete) else {}),
+    }
+
+
+def _spec_name(env: VecEnv | None) -> str | None:
+    """The environment's Gymnasium name, if it has one and lives in this process.
+
+    Asking another process would pickle the specification there, which can fail and end it.
+    """
+    envs = getattr(None if env is None else env.unwrapped, "envs", None)
+    spec = envs[0].unwrapped.spec if isinstance(envs, list) and envs else None
+    name = getattr(spec, "id", None)
+    return name if isinstance(name, str) else None
+
+
+def normaliser_notes(env: VecEnv) -> dict[str, Any]:
+    """Statistics of the environment's observation normaliser, JSON-serialisable; else empty."""
+    normaliser = unwrap_vec_normalize(env)
+    if normaliser is None or not normaliser.norm_obs:
+        return {}
+    statistics: Any = normaliser.obs_rms
+    return {
+        "observation_mean": statistics.mean.tolist(),
+        "observation_var": statistics.var.tolist(),
+        "observation_epsilon": float(normaliser.epsilon),
+        "observation_clip": float(normaliser.clip_obs),
+    }

@@ -1,0 +1,131 @@
+"""Policy parameters out of a Stable-Baselines3 `.zip`, whoever made it.
+
+Such an archive holds `policy.pth`, which is itself an archive: a small pickle that says how
+tensors are laid out in raw storages. That pickle is read only if it names nothing but tensors,
+and then by torch's restricted reader; the pickled objects in the archive's `data` are never
+touched. Sizes are checked before anything is unpacked.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickletools
+import warnings
+import zipfile
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from logel.errors import FormatError
+from logel.history import Array
+
+# Policies of a few megabytes are usual; a gigabyte of float32 is 268 million parameters.
+MAX_BYTES = 2**30
+_MAX_PICKLE_BYTES = 2**22
+_MAX_ENTRIES = 10_000
+_TENSOR_NAMES = {
+    "collections OrderedDict",
+    "torch._utils _rebuild_tensor_v2",
+    *(f"torch {kind}Storage" for kind in ("Float", "Double", "Half", "BFloat16", "Long", "Int")),
+}
+# Every way a pickle can name something to call, except GLOBAL, whose names are checked.
+_REFUSED_CODES = {"STACK_GLOBAL", "INST", "OBJ", "EXT1", "EXT2", "EXT4", "NEWOBJ", "NEWOBJ_EX"}
+
+
+def read_checkpoint(path: str | PathLike[str]) -> dict[str, Array]:
+    """The policy's arrays by name, as in its `state_dict`.
+
+    Raises:
+        FormatError: If the file is not such an archive, is absurdly large, or holds anything but
+            tensors.
+    """
+    file = Path(path)
+    with _Reading(file):
+        payload = _member(file, "policy.pth", MAX_BYTES)
+        _check_tensor_archive(payload)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loaded = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+        if not isinstance(loaded, dict):
+            raise ValueError("policy.pth holds no table of tensors")
+        total = 0
+        for name, value in loaded.items():
+            if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+                raise ValueError(f"policy.pth holds {name!r}, which is not a tensor")
+            # A tensor may claim to be far larger than its storage (strides of 0).
+            total += value.numel() * value.element_size()
+            if total > MAX_BYTES:
+                raise ValueError(f"{name} makes the policy larger than {MAX_BYTES} bytes")
+        arrays = {str(name): value.to(torch.float64).numpy() for name, value in loaded.items()}
+        for name, array in arrays.items():
+            if not np.isfinite(array).all():
+                raise ValueError(f"{name} is not finite")
+    return arrays
+
+
+def action_space_kind(path: str | PathLike[str]) -> str | None:
+    """The class name of the action space as the archive writes it, or None if it does not say."""
+    file = Path(path)
+    with _Reading(file):
+        try:
+            data = json.loads(_member(file, "data", MAX_BYTES))
+        except KeyError:
+            return None
+        space = data.get("action_space") if isinstance(data, dict) else None
+        kind = space.get(":type:") if isinstance(space, dict) else None
+    return kind.rsplit(".", 1)[-1].rstrip("'>") if isinstance(kind, str) else None
+
+
+class _Reading:
+    """Turns whatever goes wrong with a malformed file into one sentence naming the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        if not self.path.is_file():
+            raise FormatError(f"{self.path} is not a file: give a checkpoint of Stable-Baselines3")
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, FormatError):
+            # zipfile, torch and the pickle scanner raise all kinds of errors on broken bytes.
+            reason = str(error).strip().split("\n")[0] or type(error).__name__
+            raise FormatError(
+                f"{self.path} is not a readable checkpoint of Stable-Baselines3: {reason}"
+            ) from None
+
+
+def _member(path: Path, name: str, limit: int) -> bytes:
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo(name)
+        if info.file_size > limit:
+            raise ValueError(f"{name} claims {info.file_size} bytes, more than {limit}")
+        with archive.open(info) as file:
+            return file.read(limit)
+
+
+def _check_tensor_archive(payload: bytes) -> None:
+    """Refuse anything but an uncompressed archive of raw storages and a pickle of tensors."""
+    with zipfile.ZipFile(io.BytesIO(payload)) as archive:
+        infos = archive.infolist()
+        if len(infos) > _MAX_ENTRIES or sum(info.file_size for info in infos) > MAX_BYTES:
+            raise ValueError("policy.pth unpacks to more than any policy needs")
+        if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
+            raise ValueError("policy.pth is compressed, which torch never does")
+        pickles = [info for info in infos if info.filename.endswith(".pkl")]
+        if len(pickles) != 1 or not pickles[0].filename.endswith("/data.pkl"):
+            raise ValueError("policy.pth must hold exactly one table of tensors")
+        if pickles[0].file_size > _MAX_PICKLE_BYTES:
+            raise ValueError("policy.pth has an absurdly large table of tensors")
+        code = archive.read(pickles[0])
+    for opcode, argument, _ in pickletools.genops(code):
+        if opcode.name in _REFUSED_CODES:
+            raise ValueError("policy.pth holds pickled objects, which are never loaded")
+        if opcode.name == "GLOBAL" and argument not in _TENSOR_NAMES:
+            raise ValueError(
+                f"policy.pth holds pickled objects ({argument!r}), which are never loaded"
+            )

@@ -1,0 +1,365 @@
+"""Stable-Baselines3's actor-critic policies as families that logel can differentiate.
+
+Only the part that chooses actions counts: features extractor (if it has parameters), policy
+network, action network, log-deviations, flattened in this order, every layer's weight before its
+bias. For a plain tanh network that is the order of `MLPGaussian` and `MLPCategorical`, and those
+are what `SB3Policy.from_model` returns; any other network is called as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from logel.errors import MissingExtraError, PolicyError
+from logel.history import Array
+from logel.policies import GaussianPolicy, MLPCategorical, MLPGaussian, Policy, SoftmaxPolicy
+from logel.sb3_checkpoint import action_space_kind, read_checkpoint
+
+Float = npt.NDArray[np.float64]
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "leaky_relu": nn.LeakyReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+}
+
+
+def policy_parameters(model: Any) -> Float:
+    """Flat parameters of a model's policy (or of a policy) in the order of its family."""
+    named = _actor_tensors(_actor_critic(model))
+    return np.concatenate([t.detach().cpu().numpy().astype(np.float64).ravel() for t in named])
+
+
+def set_policy_parameters(model: Any, parameters: npt.ArrayLike) -> None:
+    """Overwrite what a model's policy chooses actions with; the value function stays.
+
+    Args:
+        model: A Stable-Baselines3 on-policy model, or its policy.
+        parameters: Flat, shape (d,), as `policy_parameters` gives them.
+    """
+    tensors = _actor_tensors(_actor_critic(model))
+    vector = torch.as_tensor(np.array(parameters, dtype=np.float64))
+    expected = sum(t.numel() for t in tensors)
+    if vector.shape != (expected,):
+        raise PolicyError(
+            f"the policy has {expected} parameters, but there are {tuple(vector.shape)}: they are "
+            "of another environment or network"
+        )
+    if not torch.isfinite(vector).all():
+        raise PolicyError("the parameters must be finite")
+    with torch.no_grad():
+        at = 0
+        for tensor in tensors:
+            tensor.copy_(vector[at : at + tensor.numel()].reshape(tensor.shape))
+            at += tensor.numel()
+
+
+def checkpoint_parameters(path: str | PathLike[str]) -> Float:
+    """Flat parameters of the policy in a checkpoint, in the order of its family; see `SB3Policy`.
+
+    The file is read without executing anything in it.
+    """
+    layers, log_std = _checkpoint_layers(read_checkpoint(path))
+    parts = [array.ravel() for layer in layers for array in layer]
+    return np.concatenate([*parts, *([] if log_std is None else [log_std])])
+
+
+class SB3Policy(Policy):
+    """The family of a Stable-Baselines3 actor-critic policy.
+
+    Attributes:
+        module: Maps prepared observations to means or logits; its own parameters only give the
+            shapes, theta always travels as an argument.
+        prepare_inputs: Turns observations into the tensor the module expects.
+    """
+
+    module: nn.Module
+    prepare_inputs: Callable[[Tensor], Tensor]
+
+    @classmethod
+    def from_model(cls, model: Any, *, device: str = "cpu") -> Policy:
+        """The family of a model's policy (or of a policy): PPO, A2C, TRPO.
+
+        Returns:
+            `MLPGaussian` or `MLPCategorical` for a plain tanh network on vectors, whose
+            derivatives are written out; else an adapter around a copy of the network.
+        """
+        policy = _actor_critic(model)
+        _check_distribution(policy)
+        discrete = not hasattr(policy, "log_std")
+        outputs = int(policy.action_net.out_features)
+        hidden = plain_hidden(policy)
+        if hidden is not None:
+            inputs = int(policy.features_dim)
+            family = MLPCategorical if discrete else MLPGaussian
+            return family(inputs, outputs, hidden=hidden, device=device)
+        actor = nn.Sequential(
+            policy.pi_features_extractor, policy.mlp_extractor.policy_net, policy.action_net
+        )
+        module = copy.deepcopy(actor).to(device=device, dtype=torch.float64).eval()
+        prepare = _Preprocess(policy.observation_space, bool(policy.normalize_images))
+        return _adapter(module, prepare, outputs, discrete=discrete, device=device)
+
+    @classmethod
+    def from_checkpoint(
+        cls, path: str | PathLike[str], *, activation: str = "tanh", device: str = "cpu"
+    ) -> Policy:
+        """The family of the policy in a checkpoint of an MlpPolicy.
+
+        The file is read without executing anything in it, so what it only says in pickled form,
+        the activation between layers, is an argument. `checkpoint_parameters` gives its theta.
+        """
+        if activation not in ACTIVATIONS:
+            raise PolicyError(
+                f"unknown activation {activation!r}: choose one of {', '.join(ACTIVATIONS)}"
+            )
+        kind = action_space_kind(path)
+        if kind is not None and kind not in ("Box", "Discrete"):
+            raise PolicyError(f"{path}: actions are {kind}, but must be Discrete or Box")
+        layers, log_std = _checkpoint_layers(read_checkpoint(path))
+        shapes = [weight.shape for weight, _ in layers]
+        hidden, outputs = tuple(int(out) for out, _ in shapes[:-1]), int(shapes[-1][0])
+        discrete = log_std is None
+        if activation == "tanh":
+            family = MLPCategorical if discrete else MLPGaussian
+            return family(int(shapes[0][1]), outputs, hidden=hidden, device=device)
+        parts: list[nn.Module] = [nn.Flatten()]
+        for index, (out, width) in enumerate(shapes):
+            parts += [ACTIVATIONS[activation]()] if index else []
+            parts.append(nn.Linear(int(width), int(out)))
+        module = nn.Sequential(*parts).to(device=device, dtype=torch.float64).eval()
+        return _adapter(module, _identity, outputs, discrete=discrete, device=device)
+
+    @property
+    @abstractmethod
+    def n_network_parameters(self) -> int:
+        """Number of parameters of the network."""
+
+    @property
+    def floats_per_step(self) -> int:
+        """Outputs of the module's layers, and as much again for the backward pass."""
+        widths = (
+            int(getattr(m, "out_features", 0) or getattr(m, "out_channels", 0) * 400)
+            for m in self.module.modules()
+        )
+        return 4 * sum(widths) + 64
+
+    def prepare_observations(self, observations: Array) -> Tensor:
+        """Observations as the network takes them, N rows."""
+        return self.prepare_inputs(torch.tensor(np.asarray(observations), device=self.device))
+
+    def call_network(self, theta: Tensor, observations: Tensor) -> Tensor:
+        """The network's outputs for the first parameters of theta."""
+        tensors, at = {}, 0
+        for name, value in self.module.named_parameters():
+            tensors[name] = theta[at : at + value.numel()].reshape(value.shape)
+            at += value.numel()
+        return torch.func.functional_call(self.module, tensors, (observations,))
+
+    def initial_network(self, rng: np.random.Generator) -> Float:
+        """Fan-in scaled normal weights, zero biases, a small last layer."""
+        named = list(self.module.named_parameters())
+        last = max(i for i, (_, value) in enumerate(named) if value.ndim > 1)
+        parts = []
+        for index, (name, value) in enumerate(named):
+            if value.ndim > 1:
+                scale = (0.01 if index == last else 1.0) / np.sqrt(value[0].numel())
+                parts.append(scale * rng.standard_normal(value.numel()))
+            else:
+                parts.append(np.full(value.numel(), 0.0 if name.endswith("bias") else 1.0))
+        return np.concatenate(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class SB3Gaussian(SB3Policy, GaussianPolicy):
+    """A diagonal Gaussian around any network, with state-independent deviations."""
+
+    module: nn.Module = field(repr=False)
+    prepare_inputs: Callable[[Tensor], Tensor] = field(repr=False)
+    action_dim: int
+    sigma: None = None
+    device: str = "cpu"
+
+    @property
+    def n_network_parameters(self) -> int:
+        """Number of parameters of the network."""
+        return sum(value.numel() for value in self.module.parameters())
+
+    @property
+    def n_mean_parameters(self) -> int:
+        """Number of parameters of the means."""
+        return self.n_network_parameters
+
+    def means(self, theta: Tensor, observations: Tensor) -> Tensor:
+        """Means, shape (N, k)."""
+        return self.call_network(theta, observations)
+
+    def initial(self, rng: np.random.Generator) -> Float:
+        """Starting parameters: a nearly constant policy with unit deviations."""
+        return np.concatenate([self.initial_network(rng), np.zeros(self.action_dim)])
+
+
+@dataclass(frozen=True, eq=False)
+class SB3Categorical(SB3Policy, SoftmaxPolicy):
+    """A softmax over any network's logits."""
+
+    module: nn.Module = field(repr=False)
+    prepare_inputs: Callable[[Tensor], Tensor] = field(repr=False)
+    n_actions: int
+    device: str = "cpu"
+
+    @property
+    def n_network_parameters(self) -> int:
+        """Number of parameters of the network."""
+        return sum(value.numel() for value in self.module.parameters())
+
+    @property
+    def n_parameters(self) -> int:
+        """Number d of parameters."""
+        return self.n_network_parameters
+
+    def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
+        """Logits, shape (N, n_actions)."""
+        return self.call_network(theta, observations)
+
+    def initial(self, rng: np.random.Generator) -> Float:
+        """Starting parameters: a nearly uniform policy."""
+        return self.initial_network(rng)
+
+
+def _adapter(
+    module: nn.Module,
+    prepare: Callable[[Tensor], Tensor],
+    outputs: int,
+    *,
+    discrete: bool,
+    device: str,
+) -> SB3Policy:
+    if discrete:
+        return SB3Categorical(module, prepare, outputs, device=device)
+    return SB3Gaussian(module, prepare, outputs, device=device)
+
+
+def _identity(observations: Tensor) -> Tensor:
+    return observations.to(torch.float64)
+
+
+@dataclass(frozen=True)
+class _Preprocess:
+    """What SB3 does to observations before the network: one-hot codes, images to [0, 1]."""
+
+    space: Any
+    normalize_images: bool
+
+    def __call__(self, observations: Tensor) -> Tensor:
+        from gymnasium import spaces
+        from stable_baselines3.common.preprocessing import preprocess_obs
+
+        if isinstance(self.space, spaces.Box) and self.space.dtype != np.uint8:
+            return observations.to(torch.float64)
+        result = preprocess_obs(observations, self.space, normalize_images=self.normalize_images)
+        assert isinstance(result, Tensor)
+        return result.to(torch.float64)
+
+
+def _actor_critic(model: Any) -> Any:
+    """The ActorCriticPolicy of a model, or the policy itself."""
+    try:
+        from stable_baselines3.common.policies import ActorCriticPolicy
+    except ImportError as error:
+        raise MissingExtraError("stable-baselines3", "mujoco") from error
+    policy = getattr(model, "policy", model)
+    if not isinstance(policy, ActorCriticPolicy):
+        raise PolicyError(
+            f"{type(policy).__name__} is not an actor-critic policy of Stable-Baselines3: PPO, "
+            "A2C and TRPO have one"
+        )
+    return policy
+
+
+def _check_distribution(policy: Any) -> None:
+    from stable_baselines3.common.distributions import (
+        CategoricalDistribution,
+        DiagGaussianDistribution,
+    )
+
+    if type(policy.action_dist) not in (CategoricalDistribution, DiagGaussianDistribution):
+        raise PolicyError(
+            f"policies with {type(policy.action_dist).__name__} are not supported: use Discrete "
+            "or Box actions, without state-dependent exploration (use_sde)"
+        )
+    if hasattr(policy, "lstm_actor"):
+        raise PolicyError("recurrent policies remember, so their actions cannot be explained")
+
+
+def _actor_tensors(policy: Any) -> list[Tensor]:
+    """The tensors that choose actions, in the order of theta."""
+    _check_distribution(policy)
+    modules = (policy.pi_features_extractor, policy.mlp_extractor.policy_net, policy.action_net)
+    tensors: list[Tensor] = [value for module in modules for value in module.parameters()]
+    return [*tensors, policy.log_std] if hasattr(policy, "log_std") else tensors
+
+
+def plain_hidden(policy: Any) -> tuple[int, ...] | None:
+    """Widths of the hidden layers if a policy is a tanh network on vectors, else None."""
+    from gymnasium import spaces
+    from stable_baselines3.common.torch_layers import FlattenExtractor
+
+    space = policy.observation_space
+    vectors = isinstance(space, spaces.Box) and space.dtype != np.uint8
+    if not vectors or type(policy.pi_features_extractor) is not FlattenExtractor:
+        return None
+    layers = list(policy.mlp_extractor.policy_net)
+    linear, between = layers[0::2], layers[1::2]
+    if any(type(layer) is not nn.Linear or layer.bias is None for layer in linear):
+        return None
+    if len(linear) != len(between) or any(type(layer) is not nn.Tanh for layer in between):
+        return None
+    return tuple(int(layer.out_features) for layer in linear)
+
+
+def _checkpoint_layers(
+    arrays: Mapping[str, Array],
+) -> tuple[list[tuple[Array, Array]], Array | None]:
+    """Weight and bias of every layer of an MlpPolicy, and the log-deviations."""
+    _refuse_extractors(arrays)
+    numbers = sorted(
+        int(match[1])
+        for name in arrays
+        if (match := re.fullmatch(r"mlp_extractor\.policy_net\.(\d{1,6})\.weight", name))
+    )
+    prefixes = [*(f"mlp_extractor.policy_net.{n}" for n in numbers), "action_net"]
+    layers: list[tuple[Array, Array]] = []
+    for prefix in prefixes:
+        weight, bias = arrays.get(f"{prefix}.weight"), arrays.get(f"{prefix}.bias")
+        if weight is None or bias is None or weight.ndim != 2 or bias.shape != weight.shape[:1]:
+            raise PolicyError(f"the checkpoint has no usable layer {prefix}: is it an MlpPolicy?")
+        if layers and layers[-1][0].shape[0] != weight.shape[1]:
+            raise PolicyError(f"layer {prefix} does not go with the one before it")
+        layers.append((weight, bias))
+    log_std = arrays.get("log_std")
+    if log_std is not None and log_std.shape != layers[-1][1].shape:
+        raise PolicyError("policies with state-dependent exploration (use_sde) are not supported")
+    return layers, log_std
+
+
+def _refuse_extractors(names: Iterable[str]) -> None:
+    for name in names:
+        if "features_extractor." in name or name.startswith("lstm"):
+            raise PolicyError(
+                f"the checkpoint has {name}, so it is not an MlpPolicy: load the model yourself "
+                "and use SB3Policy.from_model"
+            )

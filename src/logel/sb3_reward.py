@@ -1,0 +1,152 @@
+"""A recovered reward for Stable-Baselines3: a vector environment that pays it.
+
+venv = VecRewardReplacement(DummyVecEnv([...]), LinearReward.from_estimate(est, features))
+model = PPO("MlpPolicy", VecNormalize(venv))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logel.errors import MissingExtraError, OptionError
+from logel.features import StepFeatures
+from logel.history import Array
+from logel.reward import LinearReward
+
+try:
+    from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, unwrap_vec_normalize
+except ImportError as error:
+    raise MissingExtraError("stable-baselines3", "mujoco") from error
+
+Float = npt.NDArray[np.float64]
+TransitionReward = Callable[[Array, Array, Array], npt.ArrayLike]
+"""Maps (observations, actions, next_observations), each with N rows, to rewards (N,)."""
+
+
+class VecRewardReplacement(VecEnvWrapper):
+    """Pays a reward of transitions instead of the environments' own.
+
+    All environments are paid in one call per step. At an episode's end the reward sees its last
+    state, not the first of the next episode. Each step's `infos[i]["true_reward"]` keeps the
+    environment's own reward; when an episode ends, `infos[i]["true_return"]` is their sum.
+
+    Args:
+        venv: Environments with their own observations: normalise outside of this wrapper.
+        reward: A `LinearReward` (one without feature function is paid for `info["features"]`),
+            or any function of (observations, actions, next_observations).
+    """
+
+    def __init__(self, venv: VecEnv, reward: LinearReward | TransitionReward) -> None:
+        if unwrap_vec_normalize(venv) is not None:
+            raise OptionError(
+                "the replaced reward needs the environment's own observations and reward: put "
+                "VecNormalize around VecRewardReplacement, not inside"
+            )
+        super().__init__(venv)
+        self.reward = reward
+        self._reported = isinstance(reward, LinearReward) and reward.features is None
+        self._observations = np.zeros(0)
+        self._actions = np.zeros(0)
+        self._returns = np.zeros(self.num_envs)
+
+    def reset(self) -> Array:
+        """Reset all environments."""
+        observations = self.venv.reset()
+        assert isinstance(observations, np.ndarray)
+        self._observations = observations.copy()
+        self._returns[:] = 0.0
+        return observations
+
+    def step_async(self, actions: Array) -> None:
+        """Start a step, remembering the actions."""
+        self._actions = actions
+        self.venv.step_async(actions)
+
+    def step_wait(self) -> tuple[Array, Array, Array, list[dict[str, Any]]]:
+        """Finish a step, paid by the replacement."""
+        observations, true, dones, infos = self.venv.step_wait()
+        assert isinstance(observations, np.ndarray)
+        paid = self._pay(observations, dones, infos)
+        self._returns += true
+        for i, info in enumerate(infos):
+            info["true_reward"] = float(true[i])
+            if dones[i]:
+                info["true_return"] = float(self._returns[i])
+        self._returns[dones] = 0.0
+        self._observations = observations.copy()
+        return observations, paid.astype(np.float32), dones, infos
+
+    def _pay(self, observations: Array, dones: Array, infos: list[dict[str, Any]]) -> Float:
+        if self._reported:
+            assert isinstance(self.reward, LinearReward)
+            if any("features" not in info for info in infos):
+                raise OptionError(
+                    'the environment reports no info["features"]: give the reward a feature '
+                    "function, or wrap the environments with with_features"
+                )
+            return self.reward.from_features([info["features"] for info in infos])
+        following = observations
+        if dones.any():
+            following = observations.copy()
+            for i in np.flatnonzero(dones):
+                following[i] = infos[i]["terminal_observation"]
+        before, reward = self._observations, self.reward
+        if isinstance(reward, LinearReward) and isinstance(reward.features, StepFeatures):
+            rows = reward.features.rows(before, self._actions, following, infos)
+            return reward.from_features(rows)
+        paid = np.asarray(reward(before, self._actions, following), dtype=float)
+        if paid.shape != (self.num_envs,):
+            raise OptionError(
+                f"the reward must give one number for each of {self.num_envs} transitions, but "
+                f"gave shape {paid.shape}"
+            )
+        return paid
+
+
+@dataclass(frozen=True, eq=False)
+class NormalisedReward:
+    """A reward of normalised observations, fed with an environment's own.
+
+    Rewards that were learnt from recorded observations (T-REX, LfL) expect them as the learner's
+    policy saw them. This puts the normaliser of one recorded stage in front of them.
+
+    Attributes:
+        reward: Maps normalised (observations, actions, next_observations) to (N,).
+        mean: Of the observations, shape (...).
+        variance: Of the observations, shape (...).
+        epsilon: Added to the variance.
+        clip: Largest absolute value after normalisation.
+    """
+
+    reward: TransitionReward
+    mean: Array
+    variance: Array
+    epsilon: float = 1e-8
+    clip: float = 10.0
+
+    @classmethod
+    def from_notes(cls, reward: TransitionReward, notes: Mapping[str, Any]) -> NormalisedReward:
+        """With the statistics in the notes of a recorded stage, usually `history.notes[-1]`."""
+        if "observation_mean" not in notes:
+            raise OptionError("the stage's notes say nothing about a normaliser of observations")
+        return cls(
+            reward,
+            np.asarray(notes["observation_mean"], dtype=float),
+            np.asarray(notes["observation_var"], dtype=float),
+            float(notes["observation_epsilon"]),
+            float(notes["observation_clip"]),
+        )
+
+    def __call__(self, observations: Array, actions: Array, next_observations: Array) -> Float:
+        """Rewards of N transitions, shape (N,)."""
+        values = self.reward(self._seen(observations), actions, self._seen(next_observations))
+        return np.asarray(values, dtype=float)
+
+    def _seen(self, observations: Array) -> Array:
+        scaled = (observations - self.mean) / np.sqrt(self.variance + self.epsilon)
+        return np.clip(scaled, -self.clip, self.clip).astype(np.float32)

@@ -1,0 +1,95 @@
+"""From a recorded run to a reward to an agent trained on it, on the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from logel import HistoryRecorder, LearningHistory, infer_reward
+from logel.cli import choose_policy, main
+from logel.envs.mujoco import FEATURES
+from logel.learners.ppo import PPOSettings, train_ppo
+from logel.policies import MLPGaussian
+
+SMALL = partial(PPOSettings, n_envs=2, n_steps=100, batch_size=50, n_epochs=2, hidden=(8,))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short history of Hopper, and the estimate made from it."""
+    folder = tmp_path_factory.mktemp("observing")
+    recorder = HistoryRecorder(folder / "history", FEATURES["Hopper-v5"])
+    train_ppo("Hopper-v5", SMALL(), updates=4, seed=0, recorder=recorder)
+    history = LearningHistory.load(folder / "history")
+    policy = choose_policy(history, "auto")
+    assert policy == MLPGaussian(11, 3, hidden=(8,)), "the recorder noted the widths"
+    infer_reward(history, policy=policy, gamma=0.99).save(folder / "est.json")
+    return folder
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    monkeypatch.setattr("logel.learners.observing.PPOSettings", SMALL)
+    monkeypatch.setattr(sys, "argv", ["logel", "train", *map(str, arguments)])
+    try:
+        main()
+    except SystemExit as end:
+        return int(str(end.code or 0))
+    return 0
+
+
+def test_train_writes_curve_summary_and_model(
+    recorded: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ["--estimate", recorded / "est.json", "--env", "Hopper-v5", "--updates", 3]
+    options += ["--init", recorded / "history", "--out", tmp_path / "out", "--json"]
+    options += ["--tensorboard", tmp_path / "board"]
+    assert run(monkeypatch, *options) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary == json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["from_recorded_policy"] and list(summary["weights"]) == [
+        *FEATURES["Hopper-v5"].names
+    ]
+    assert summary["packages"]["mujoco"]
+    with (tmp_path / "out" / "curve.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["timesteps"] for row in rows] == ["200", "400", "600"]
+    np.testing.assert_allclose([float(r["mean_true_return"]) for r in rows], summary["returns"])
+    assert (tmp_path / "out" / "model.zip").exists()
+    assert list((tmp_path / "board").rglob("events.out.*"))
+
+    # The same command again, with words: refused, as the folder is there.
+    assert run(monkeypatch, *options) == 2
+    assert "already exists" in capsys.readouterr().err
+    options[options.index(tmp_path / "out")] = tmp_path / "again"
+    options.remove("--json")
+    assert run(monkeypatch, *options) == 0
+    assert "true return in Hopper-v5" in capsys.readouterr().out
+    again = json.loads((tmp_path / "again" / "summary.json").read_text())
+    assert again["returns"] == summary["returns"], "the same seed gives the same run"
+
+
+def test_mistakes_cost_one_sentence(
+    recorded: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    base = ["--estimate", recorded / "est.json", "--out", tmp_path / "out", "--quiet"]
+    for options, sentence in (
+        (["--env", "Reacher-v5"], "it is of another environment"),
+        (["--env", "Hoper-v5"], "there is no environment 'Hoper-v5'"),
+        (["--env", "Hopper-v5", "--updates", "0"], "updates must be at least 1"),
+        (["--env", "Hopper-v5", "--init", tmp_path], "not a learning history"),
+    ):
+        assert run(monkeypatch, *base, *options) == 2
+        assert sentence in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
