@@ -37,6 +37,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.inference
 	$(BIN)/python -m benchmarks.crossroad
+	$(BIN)/python -m benchmarks.recording
 
 # Accuracy against known truth: hours on two cores (coverage alone takes most); stop and resume at will.
 bench-accuracy: $(STAMP)

@@ -114,3 +114,16 @@ def test_importing_is_fast_and_leaves_torch_alone() -> None:
         assert heavy == []
         times.append(float(took))
     assert min(times) < 1.0
+
+
+def test_without_stable_baselines_all_names_import_and_the_recorder_names_the_extra() -> None:
+    program = (
+        "import sys; sys.modules['stable_baselines3'] = None\n"
+        "from logel import *\nimport logel\n"
+        "from logel.errors import MissingExtraError\n"
+        "try:\n    logel.HistoryRecorder\nexcept MissingExtraError as error:\n    print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "pip install 'logel[mujoco]'" in done.stdout

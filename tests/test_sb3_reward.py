@@ -117,7 +117,7 @@ def test_rewards_of_normalised_observations() -> None:
     reward = NormalisedReward.from_notes(lambda o, a, n: o[:, 0] + 10 * n[:, 0], notes)
     found = reward(np.array([[3.0]]), np.zeros((1, 1)), np.array([[1000.0]]))
     np.testing.assert_allclose(found, [1.0 + 10 * 5.0])
-    with pytest.raises(OptionError, match="nothing about a normaliser"):
+    with pytest.raises(OptionError, match="do not say how observations"):
         NormalisedReward.from_notes(reward, {})
 
 

@@ -132,15 +132,18 @@ class NormalisedReward:
     @classmethod
     def from_notes(cls, reward: TransitionReward, notes: Mapping[str, Any]) -> NormalisedReward:
         """With the statistics in the notes of a recorded stage, usually `history.notes[-1]`."""
-        if "observation_mean" not in notes:
-            raise OptionError("the stage's notes say nothing about a normaliser of observations")
-        return cls(
-            reward,
-            np.asarray(notes["observation_mean"], dtype=float),
-            np.asarray(notes["observation_var"], dtype=float),
-            float(notes["observation_epsilon"]),
-            float(notes["observation_clip"]),
-        )
+        try:
+            return cls(
+                reward,
+                np.asarray(notes["observation_mean"], dtype=float),
+                np.asarray(notes["observation_var"], dtype=float),
+                float(notes["observation_epsilon"]),
+                float(notes["observation_clip"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            raise OptionError(
+                "the stage's notes do not say how observations were normalised"
+            ) from None
 
     def __call__(self, observations: Array, actions: Array, next_observations: Array) -> Float:
         """Rewards of N transitions, shape (N,)."""

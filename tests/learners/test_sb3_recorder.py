@@ -221,6 +221,26 @@ def test_features_reported_by_the_environment(tmp_path: Path) -> None:
         train("PPO", clocks(BOX), callback=HistoryRecorder(tmp_path / "none"))
 
 
+def test_discrete_observations(tmp_path: Path) -> None:
+    buffers = Buffers()
+    makers = [lambda: gymnasium.make("FrozenLake-v1")] * 3
+    recorder = HistoryRecorder(
+        tmp_path / "h", FunctionFeatures(lambda o, a, n: np.eye(16)[n], tuple("abcdefghijklmnop"))
+    )
+    model = train("PPO", DummyVecEnv(makers), callback=CallbackList([recorder, buffers]))
+    policy = SB3Policy.from_model(model)
+    history = LearningHistory.load(tmp_path / "h")
+    assert history.signature.discrete_observations and history.signature.observation_shape == ()
+    assert history.metadata["environment"] == "FrozenLake-v1"
+    for t, stage in enumerate(history):
+        found = policy.log_prob(policy.tensor(stage.parameters), *policy.prepare(stage))
+        np.testing.assert_allclose(found.detach(), buffers.log_probs[t], atol=1e-5)
+        np.testing.assert_array_equal(stage.features.argmax(axis=1), stage.next_observations())
+        # The lake's holes and its goal are the only ends within so few steps.
+        ended = stage.last_observations[stage.terminated]
+        assert set(ended) <= {5, 7, 11, 12, 15} and len(ended)
+
+
 def test_parameters_are_those_of_the_matching_network(tmp_path: Path) -> None:
     for actions, family in ((BOX, MLPGaussian(3, 2)), (DISCRETE, MLPCategorical(3, 3))):
         model = train("PPO", clocks(actions), updates=1)

@@ -20,7 +20,7 @@ from gymnasium import spaces
 from logel.errors import MissingExtraError, OptionError
 from logel.features import RewardFeatures, StepFeatures
 from logel.files import HistoryWriter
-from logel.history import Array
+from logel.learners.sb3_trace import RawObservations, Trace
 from logel.rollout import Rollout, record_stage
 from logel.sb3_policy import SB3Policy, plain_hidden, policy_parameters
 
@@ -28,7 +28,7 @@ try:
     from stable_baselines3.common.buffers import RolloutBuffer
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-    from stable_baselines3.common.vec_env import VecEnv, VecNormalize, unwrap_vec_normalize
+    from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 except ImportError as error:
     raise MissingExtraError("stable-baselines3", "mujoco") from error
 
@@ -100,8 +100,8 @@ class HistoryRecorder(BaseCallback):
         self._metadata = {} if metadata is None else dict(metadata)
         self._update = -1
         self._rate: float | None = None
-        self._tap: _RawObservations | None = None
-        self._trace: _Trace | None = None
+        self._tap: RawObservations | None = None
+        self._trace: Trace | None = None
         self._recording = False
 
     def _on_training_start(self) -> None:
@@ -119,7 +119,7 @@ class HistoryRecorder(BaseCallback):
             self._writer = HistoryWriter(self.path, feature_names=names, metadata=facts)
         normaliser = unwrap_vec_normalize(self.training_env)
         if callable(self.features) and normaliser is not None and normaliser.norm_obs:
-            self._tap = _RawObservations(normaliser)
+            self._tap = RawObservations(normaliser)
 
     def _on_rollout_start(self) -> None:
         self._update += 1
@@ -130,7 +130,7 @@ class HistoryRecorder(BaseCallback):
             model = _checked(self.model)
             before = self._tap.observations if self._tap else model._last_obs
             assert isinstance(before, np.ndarray)
-            self._trace = _Trace(model.n_steps, before, self.features)
+            self._trace = Trace(model.n_steps, before, self.features)
 
     def _on_step(self) -> bool:
         if self._recording and self._trace is not None:
@@ -146,7 +146,7 @@ class HistoryRecorder(BaseCallback):
         if rate is not None:
             self._rate = rate + (self._rate or 0.0)
 
-    def _record(self, model: OnPolicyAlgorithm, trace: _Trace, rate: float | None) -> None:
+    def _record(self, model: OnPolicyAlgorithm, trace: Trace, rate: float | None) -> None:
         buffer = model.rollout_buffer
         observations, actions = buffer.observations, buffer.actions
         if isinstance(model.observation_space, spaces.Discrete):
@@ -184,149 +184,6 @@ class HistoryRecorder(BaseCallback):
             self._tap = None
         if self._writer is not None:
             self._writer.close()
-
-
-class _RawObservations:
-    """What the environments said before `VecNormalize` changed it, terminal states included.
-
-    Only the normaliser's inner environment knows an episode's last state exactly: undoing the
-    normalisation would lose what was clipped.
-    """
-
-    def __init__(self, normaliser: VecNormalize) -> None:
-        original = normaliser.get_original_obs()
-        assert isinstance(original, np.ndarray)
-        self.observations: Array = original
-        self.terminal: dict[int, Array] = {}
-        self._venv = normaliser.venv
-        self._step_wait = self._venv.step_wait
-        self._venv.step_wait = self._watched  # type: ignore[method-assign]
-
-    def _watched(self) -> Any:
-        result = self._step_wait()
-        observations, _, dones, infos = result
-        assert isinstance(observations, np.ndarray)
-        self.observations = observations
-        self.terminal = {int(i): _terminal(infos[i]) for i in np.flatnonzero(dones)}
-        return result
-
-    def remove(self) -> None:
-        """Leave the environment as it was."""
-        self._venv.step_wait = self._step_wait  # type: ignore[method-assign]
-
-
-class _Trace:
-    """What a rollout buffer does not keep: how episodes ended, and what features are made of."""
-
-    def __init__(
-        self,
-        n_steps: int,
-        before: Array,
-        features: RewardFeatures | StepFeatures | Literal["none"] | None,
-    ) -> None:
-        shape = (n_steps, len(before))
-        self.terminated = np.zeros(shape, dtype=bool)
-        self.truncated = np.zeros(shape, dtype=bool)
-        self._function = features
-        self._terminal: dict[tuple[int, int], Array] = {}
-        self._returns: list[float] = []
-        self._row = 0
-        self._table: Array | None = None
-        # Raw observations: row t and t + 1 surround step t, unless an episode ended there.
-        self._raw: Array | None = None
-        self._raw_terminal: dict[tuple[int, int], Array] = {}
-        self._taken: Array | None = None
-        if callable(features):
-            self._raw = np.empty((n_steps + 1, *before.shape), dtype=before.dtype)
-            self._raw[0] = before
-
-    def step(self, local: Mapping[str, Any], tap: _RawObservations | None) -> None:
-        """Take down one step of all environments."""
-        dones, infos, t = local["dones"], local["infos"], self._row
-        self._row += 1
-        if dones.any():
-            for i in np.flatnonzero(dones):
-                self._end(t, int(i), infos[i])
-        if self._raw is not None:
-            self._take_raw(t, local, tap)
-        if self._function is None:
-            self._store(t, [_reported(info) for info in infos])
-        elif isinstance(self._function, StepFeatures) and self._raw is not None:
-            after = self._raw[t + 1]
-            if dones.any():
-                after = after.copy()
-                for i in np.flatnonzero(dones):
-                    after[i] = self._raw_terminal[t, int(i)]
-            assert self._taken is not None
-            self._store(t, self._function.rows(self._raw[t], self._taken[t], after, infos))
-
-    def _end(self, t: int, i: int, info: Mapping[str, Any]) -> None:
-        self.truncated[t, i] = bool(info.get("TimeLimit.truncated", False))
-        self.terminated[t, i] = not self.truncated[t, i]
-        self._terminal[t, i] = _terminal(info)
-        if "episode" in info:
-            self._returns.append(float(info["episode"]["r"]))
-
-    def _take_raw(self, t: int, local: Mapping[str, Any], tap: _RawObservations | None) -> None:
-        assert self._raw is not None
-        self._raw[t + 1] = local["new_obs"] if tap is None else tap.observations
-        for i in np.flatnonzero(local["dones"]):
-            ended = _terminal(local["infos"][i]) if tap is None else tap.terminal[int(i)]
-            self._raw_terminal[t, int(i)] = ended
-        taken = np.asarray(local.get("clipped_actions", local["actions"]))
-        if self._taken is None:
-            self._taken = np.empty((len(self.terminated), *taken.shape), dtype=taken.dtype)
-        self._taken[t] = taken
-
-    def _store(self, t: int, rows: Any) -> None:
-        if self._table is None:
-            self._table = np.empty((*self.terminated.shape, np.size(rows[0])))
-        self._table[t] = rows
-
-    def following(self, observations: Array, last: Array) -> Array:
-        """The state each step led to, as the policy would have seen it."""
-        result = np.concatenate([observations[1:], last[None].astype(observations.dtype)])
-        for (t, i), terminal in self._terminal.items():
-            result[t, i] = terminal
-        return result
-
-    def features(self) -> Array | None:
-        """Features of every step, shape (T, n, q), or None."""
-        if self._table is not None or self._raw is None or not callable(self._function):
-            return self._table
-        assert self._taken is not None and not isinstance(self._function, StepFeatures)
-        after = self._raw[1:].copy()
-        for (t, i), terminal in self._raw_terminal.items():
-            after[t, i] = terminal
-        before, shape = self._raw[:-1], self.terminated.shape
-        flat = (x.reshape(-1, *x.shape[2:]) for x in (before, self._taken, after))
-        values = np.asarray(self._function(*flat), dtype=float)
-        return values.reshape(*shape, -1)
-
-    def returns(self) -> dict[str, Any]:
-        """Mean return of the episodes that ended, if the environment reports it."""
-        if not self._returns:
-            return {"episodes_finished": len(self._terminal)}
-        mean = float(np.mean(self._returns))
-        return {"episodes_finished": len(self._terminal), "mean_return": mean}
-
-
-def _terminal(info: Mapping[str, Any]) -> Array:
-    if "terminal_observation" not in info:
-        raise OptionError(
-            'an environment ended an episode without saying info["terminal_observation"]: use the '
-            "vector environments of Stable-Baselines3"
-        )
-    return np.array(info["terminal_observation"])
-
-
-def _reported(info: Mapping[str, Any]) -> Any:
-    if "features" not in info:
-        raise OptionError(
-            'the environment reports no info["features"]: wrap it with with_features, pass '
-            'features=, or record none with features="none"'
-        )
-    return info["features"]
 
 
 def _checked(model: Any) -> OnPolicyAlgorithm:

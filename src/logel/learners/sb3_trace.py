@@ -1,0 +1,166 @@
+"""What happens in a rollout of Stable-Baselines3 that its buffer does not keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from logel.errors import MissingExtraError, OptionError
+from logel.features import RewardFeatures, StepFeatures
+from logel.history import Array
+
+try:
+    from stable_baselines3.common.vec_env import VecNormalize
+except ImportError as error:
+    raise MissingExtraError("stable-baselines3", "mujoco") from error
+
+
+class RawObservations:
+    """What the environments said before `VecNormalize` changed it, terminal states included.
+
+    Only the normaliser's inner environment knows an episode's last state exactly: undoing the
+    normalisation would lose what was clipped.
+    """
+
+    def __init__(self, normaliser: VecNormalize) -> None:
+        original = normaliser.get_original_obs()
+        assert isinstance(original, np.ndarray)
+        self.observations: Array = original
+        self.terminal: dict[int, Array] = {}
+        self._venv = normaliser.venv
+        self._step_wait = self._venv.step_wait
+        self._venv.step_wait = self._watched  # type: ignore[method-assign]
+
+    def _watched(self) -> Any:
+        result = self._step_wait()
+        observations, _, dones, infos = result
+        assert isinstance(observations, np.ndarray)
+        self.observations = observations
+        self.terminal = {int(i): _terminal(infos[i]) for i in np.flatnonzero(dones)}
+        return result
+
+    def remove(self) -> None:
+        """Leave the environment as it was."""
+        self._venv.step_wait = self._step_wait  # type: ignore[method-assign]
+
+
+class Trace:
+    """How the episodes of one rollout ended, and what its features are made of.
+
+    Args:
+        n_steps: Steps of the rollout.
+        before: Observations at its start, shape (n, ...), the environments' own.
+        features: As given to the recorder.
+    """
+
+    def __init__(
+        self,
+        n_steps: int,
+        before: Array,
+        features: RewardFeatures | StepFeatures | Literal["none"] | None,
+    ) -> None:
+        shape = (n_steps, len(before))
+        self.terminated = np.zeros(shape, dtype=bool)
+        self.truncated = np.zeros(shape, dtype=bool)
+        self._function = features
+        self._terminal: dict[tuple[int, int], Array] = {}
+        self._returns: list[float] = []
+        self._row = 0
+        self._table: Array | None = None
+        # Raw observations: row t and t + 1 surround step t, unless an episode ended there.
+        self._raw: Array | None = None
+        self._raw_terminal: dict[tuple[int, int], Array] = {}
+        self._taken: Array | None = None
+        if callable(features):
+            self._raw = np.empty((n_steps + 1, *before.shape), dtype=before.dtype)
+            self._raw[0] = before
+
+    def step(self, local: Mapping[str, Any], tap: RawObservations | None) -> None:
+        """Take down one step of all environments."""
+        dones, infos, t = local["dones"], local["infos"], self._row
+        self._row += 1
+        if dones.any():
+            for i in np.flatnonzero(dones):
+                self._end(t, int(i), infos[i])
+        if self._raw is not None:
+            self._take_raw(t, local, tap)
+        if self._function is None:
+            self._store(t, [_reported(info) for info in infos])
+        elif isinstance(self._function, StepFeatures) and self._raw is not None:
+            after = self._raw[t + 1]
+            if dones.any():
+                after = after.copy()
+                for i in np.flatnonzero(dones):
+                    after[i] = self._raw_terminal[t, int(i)]
+            assert self._taken is not None
+            self._store(t, self._function.rows(self._raw[t], self._taken[t], after, infos))
+
+    def _end(self, t: int, i: int, info: Mapping[str, Any]) -> None:
+        self.truncated[t, i] = bool(info.get("TimeLimit.truncated", False))
+        self.terminated[t, i] = not self.truncated[t, i]
+        self._terminal[t, i] = _terminal(info)
+        if "episode" in info:
+            self._returns.append(float(info["episode"]["r"]))
+
+    def _take_raw(self, t: int, local: Mapping[str, Any], tap: RawObservations | None) -> None:
+        assert self._raw is not None
+        self._raw[t + 1] = local["new_obs"] if tap is None else tap.observations
+        for i in np.flatnonzero(local["dones"]):
+            ended = _terminal(local["infos"][i]) if tap is None else tap.terminal[int(i)]
+            self._raw_terminal[t, int(i)] = ended
+        taken = np.asarray(local.get("clipped_actions", local["actions"]))
+        if self._taken is None:
+            self._taken = np.empty((len(self.terminated), *taken.shape), dtype=taken.dtype)
+        self._taken[t] = taken
+
+    def _store(self, t: int, rows: Any) -> None:
+        if self._table is None:
+            self._table = np.empty((*self.terminated.shape, np.size(rows[0])))
+        self._table[t] = rows
+
+    def following(self, observations: Array, last: Array) -> Array:
+        """The state each step led to, as the policy would have seen it."""
+        result = np.concatenate([observations[1:], last[None].astype(observations.dtype)])
+        for (t, i), terminal in self._terminal.items():
+            result[t, i] = terminal
+        return result
+
+    def features(self) -> Array | None:
+        """Features of every step, shape (T, n, q), or None."""
+        if self._table is not None or self._raw is None or not callable(self._function):
+            return self._table
+        assert self._taken is not None and not isinstance(self._function, StepFeatures)
+        after = self._raw[1:].copy()
+        for (t, i), terminal in self._raw_terminal.items():
+            after[t, i] = terminal
+        before, shape = self._raw[:-1], self.terminated.shape
+        flat = (x.reshape(-1, *x.shape[2:]) for x in (before, self._taken, after))
+        values = np.asarray(self._function(*flat), dtype=float)
+        return values.reshape(*shape, -1)
+
+    def returns(self) -> dict[str, Any]:
+        """Mean return of the episodes that ended, if the environment reports it."""
+        if not self._returns:
+            return {"episodes_finished": len(self._terminal)}
+        mean = float(np.mean(self._returns))
+        return {"episodes_finished": len(self._terminal), "mean_return": mean}
+
+
+def _terminal(info: Mapping[str, Any]) -> Array:
+    if "terminal_observation" not in info:
+        raise OptionError(
+            'an environment ended an episode without saying info["terminal_observation"]: use the '
+            "vector environments of Stable-Baselines3"
+        )
+    return np.array(info["terminal_observation"])
+
+
+def _reported(info: Mapping[str, Any]) -> Any:
+    if "features" not in info:
+        raise OptionError(
+            'the environment reports no info["features"]: wrap it with with_features, pass '
+            'features=, or record none with features="none"'
+        )
+    return info["features"]
