@@ -6,9 +6,13 @@ If every policy is the soft improvement of the one before it at temperature alph
 
 with f minus the soft value of that step (see `logel.baselines.lfl` for tables). Here the left-hand
 side is computed on each stage's transitions, and one reward network and one potential per step are
-fitted to it by least squares. The reward network has the shape of a policy's log-density. That
-loses nothing: alpha times the log-density of the soft-optimal policy is the true reward up to a
-potential. It starts from the clone of the last stage, and is then fitted with the potentials.
+fitted to it by least squares. The reward has the shape of a policy: alpha times a log-density. That
+loses nothing, since for the soft-optimal policy this is the true reward up to a potential. It
+starts from the clone of the last stage, and is then fitted with the potentials.
+
+The authors' reward is the log-density itself, which must stretch to alpha and cannot: what is left
+is a constant, and a potential needs 1 / (1 - gamma) times that to make up for it. They also learn
+the divergences by a network, in too few steps. `NeuralLflConfig.authors()` does as they do.
 
 An "epoch" of the authors' settings (1000, 100, 3000, 1000) is one step of Adam on a minibatch, not
 a pass over the data: passes over ten stages of 32,000 rows would take hours.
@@ -80,12 +84,13 @@ class Divergence(Choice):
 
 @dataclass(frozen=True)
 class NeuralLflConfig:
-    """Choices of the fit; the authors use divergence="network" and batch_rows=100, else the same.
+    """Choices of the fit; see the module's description for where the defaults differ.
 
     Attributes:
         hidden: Widths of the reward network; by default those of the policy's, else (64, 64).
         head_hidden: Width of the divergences' and the potentials' hidden layer.
         divergence: See `Divergence`.
+        scaled: Whether the reward is the temperature times a log-density, or a log-density.
         clone_steps: Minibatch steps of cloning each stage, warm-started along the history.
         divergence_steps: Of fitting the divergences.
         initial_steps: Of fitting the reward to the last stage.
@@ -97,6 +102,7 @@ class NeuralLflConfig:
     hidden: tuple[int, ...] | None = None
     head_hidden: int = 128
     divergence: Divergence | str = Divergence.EXACT
+    scaled: bool = True
     clone_steps: int = 1000
     divergence_steps: int = 100
     initial_steps: int = 3000
@@ -110,6 +116,11 @@ class NeuralLflConfig:
         for name in ("clone_steps", "divergence_steps", "initial_steps", "shaping_steps"):
             if getattr(self, name) < 0:
                 raise OptionError(f"{name} must not be negative, but is {getattr(self, name)}")
+
+    @classmethod
+    def authors(cls) -> NeuralLflConfig:
+        """The authors' own choices."""
+        return cls(divergence=Divergence.NETWORK, scaled=False, batch_rows=100)
 
 
 def neural_lfl(
@@ -131,7 +142,7 @@ def neural_lfl(
         history: What was observed, at least two stages.
         policy: Gaussian or softmax family of the learner's policies; for tables see `lfl`.
         gamma: Discount factor, in [0, 1).
-        temperature: The model's alpha; it only scales the reward.
+        temperature: The model's alpha; unless `config` says otherwise, it only scales the reward.
         config: Choices of the fit.
         parameters: The policies, shape (m + 1, d), where they have been cloned already.
         clone_config: Clone by `logel.cloning.clone` with these choices; by default, by minibatch
@@ -166,7 +177,10 @@ def neural_lfl(
     targets = step_targets(rows, divergence, gamma=gamma, temperature=temperature)
     last, start = history[len(history) - 1], starting_point(family, fit.rng)
     density = fit.density("reward, last stage", family, last, start, config.initial_steps)
-    return _fit_with_potentials(family, density, rows, sizes, targets, gamma=gamma, fit=fit)
+    scale = temperature if config.scaled else 1.0
+    return _fit_with_potentials(
+        family, density, rows, sizes, targets, gamma=gamma, scale=scale, fit=fit
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +236,10 @@ def step_rows(
     stage: Stage, policy: Policy, theta: Float, other: Float, *, family: Policy, index: int = 0
 ) -> StepRows:
     """What a step's potential is fitted on: a stage's transitions as both policies see them."""
-    policy.check(stage)
+    try:
+        policy.check(stage)
+    except PolicyError as error:
+        raise PolicyError(f"stage {index}: {error}") from None
     ends = stage.starts + stage.lengths - 1
     kept = np.ones(stage.n_steps, dtype=bool)
     if stage.last_observations is None:
@@ -390,6 +407,7 @@ def _fit_with_potentials(
     targets: Tensor,
     *,
     gamma: float,
+    scale: float,
     fit: _Fit,
 ) -> LogDensityReward:
     """Reward and potentials, by least squares on the targets of all steps."""
@@ -399,7 +417,7 @@ def _fit_with_potentials(
 
     def misfit(batch: Tensor | slice) -> Tensor:
         seen, step = rows.observations[batch], index[batch]
-        reward = family.log_prob(theta, seen, rows.actions[batch])
+        reward = scale * family.log_prob(theta, seen, rows.actions[batch])
         both = torch.cat([seen, rows.following[batch]])
         here, there = _potentials(net, both, torch.cat([step, step])).chunk(2)
         return reward + here - gamma * rows.going[batch] * there - targets[batch]
@@ -423,6 +441,7 @@ def _fit_with_potentials(
         log_std=np.array(family.log_std(fitted).cpu().numpy())
         if isinstance(family, MLPGaussian)
         else None,
+        scale=scale,
         shaping=frozen(net, Activation.TANH),
         residual=residual**0.5,
         explained=1.0 - residual / variance if variance > 0 else float("nan"),
