@@ -13,12 +13,10 @@ from logel.baselines.neural_lfl import (
     NeuralLflConfig,
     _cloned,
     _Fit,
-    kl_divergence,
     neural_lfl,
     reward_family,
-    step_rows,
-    step_targets,
 )
+from logel.baselines.soft_improvement import kl_divergence, step_rows, step_targets
 from logel.cloning import CloneConfig
 from logel.envs import lqr
 from logel.envs.parametric import LinearControl
