@@ -13,12 +13,10 @@ from logel.baselines.neural_lfl import (
     NeuralLflConfig,
     _cloned,
     _Fit,
-    kl_divergence,
     neural_lfl,
     reward_family,
-    step_rows,
-    step_targets,
 )
+from logel.baselines.soft_improvement import kl_divergence, step_rows, step_targets
 from logel.cloning import CloneConfig
 from logel.envs import lqr
 from logel.envs.parametric import LinearControl
@@ -270,7 +268,7 @@ def test_numpy_reward_is_the_familys_log_density(policy: Policy) -> None:
     stage = history[1]
     expected = family.log_prob(family.tensor(np.concatenate(flat)), *family.prepare(stage))
     found = reward(stage.observations, stage.actions, stage.observations)
-    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(found, 0.7 * expected.numpy(), rtol=1e-12)
 
 
 def test_clones_of_stages_do_not_share_their_numbers() -> None:
@@ -305,6 +303,24 @@ def test_known_parameters_are_used_and_clones_can_be_handed_in() -> None:
         history, policy, gamma=0.9, config=QUICK, clone_config=CloneConfig(holdout=0.0)
     )
     assert len({by_history.residual, ignored.residual, by_clone.residual}) == 3
+
+
+def test_temperature_only_scales_but_not_for_the_authors() -> None:
+    policy = MLPGaussian(2, 1, hidden=(4,))
+    history = small_history(policy)
+    stage = history[0]
+    batch = (stage.observations, stage.actions, stage.observations)
+
+    def shape(temperature: float, config: NeuralLflConfig) -> np.ndarray:
+        # The potentials start alike, whatever the scale: without them the fit is the same.
+        config = replace(config, shaping_steps=0, clone_steps=20, initial_steps=20)
+        reward = neural_lfl(history, policy, gamma=0.9, temperature=temperature, config=config)
+        return reward(*batch)
+
+    np.testing.assert_allclose(shape(2.0, QUICK), 4 * shape(0.5, QUICK))
+    authors = NeuralLflConfig.authors()
+    assert (authors.divergence, authors.scaled, authors.batch_rows) == ("network", False, 100)
+    np.testing.assert_allclose(shape(2.0, authors), shape(0.5, authors))
 
 
 def test_mistakes_are_named() -> None:

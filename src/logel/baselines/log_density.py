@@ -21,11 +21,12 @@ _LOG_2PI = math.log(2 * math.pi)
 
 @dataclass(frozen=True, eq=False)
 class LogDensityReward:
-    """The reward of neural LfL: log N(a; network(s), exp(log_std)^2), or of softmax(network(s)).
+    """The reward of neural LfL: scale * log-density of N(network(s), exp(log_std)^2) or a softmax.
 
     Attributes:
         network: Means of the actions, or logits, from an observation.
         log_std: Log-deviations, shape (k,); None for discrete actions.
+        scale: Multiplies the log-density.
         shaping: Potentials of the m steps, from an observation.
         residual: Root-mean-square misfit of the targets.
         explained: Share of the targets' variance that reward and potentials explain.
@@ -33,6 +34,7 @@ class LogDensityReward:
 
     network: Network
     log_std: Float | None
+    scale: float
     shaping: Network
     residual: float
     explained: float
@@ -43,6 +45,8 @@ class LogDensityReward:
                 f"the network gives {self.network.n_outputs} means, but log_std has shape "
                 f"{self.log_std.shape}"
             )
+        if not 0 < self.scale < math.inf:
+            raise OptionError(f"scale must be positive and finite, but is {self.scale}")
         if self.shaping.n_inputs != self.network.n_inputs:
             raise OptionError(
                 f"the reward takes {self.network.n_inputs} numbers, but its potentials "
@@ -60,7 +64,7 @@ class LogDensityReward:
                 )
             outputs = outputs - outputs.max(axis=1, keepdims=True)
             chosen = np.take_along_axis(outputs, taken, axis=1)[:, 0]
-            return np.asarray(chosen - np.log(np.exp(outputs).sum(axis=1)))
+            return np.asarray(self.scale * (chosen - np.log(np.exp(outputs).sum(axis=1))))
         flat = flat_rows(actions)
         if flat.shape != outputs.shape:
             raise OptionError(
@@ -68,13 +72,13 @@ class LogDensityReward:
             )
         scaled = (flat - outputs) * np.exp(-self.log_std)
         constant = self.log_std.sum() + 0.5 * _LOG_2PI * len(self.log_std)
-        return np.asarray(-0.5 * (scaled * scaled).sum(axis=1) - constant)
+        return np.asarray(-self.scale * (0.5 * (scaled * scaled).sum(axis=1) + constant))
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write to one file: safetensors with a JSON header."""
         arrays = {} if self.log_std is None else {"log_std": self.log_std}
         networks = {"network": self.network, "shaping": self.shaping}
-        facts = {"residual": self.residual, "explained": self.explained}
+        facts = {"scale": self.scale, "residual": self.residual, "explained": self.explained}
         save_reward(path, _KIND, RewardFile(networks, arrays, facts))
 
     @classmethod
@@ -85,6 +89,7 @@ class LogDensityReward:
             return cls(
                 network=content.networks["network"],
                 log_std=content.arrays.get("log_std"),
+                scale=number(content.facts["scale"]),
                 shaping=content.networks["shaping"],
                 residual=number(content.facts["residual"]),
                 explained=number(content.facts["explained"]),

@@ -6,9 +6,13 @@ If every policy is the soft improvement of the one before it at temperature alph
 
 with f minus the soft value of that step (see `logel.baselines.lfl` for tables). Here the left-hand
 side is computed on each stage's transitions, and one reward network and one potential per step are
-fitted to it by least squares. The reward network has the shape of a policy's log-density. That
-loses nothing: alpha times the log-density of the soft-optimal policy is the true reward up to a
-potential. It starts from the clone of the last stage, and is then fitted with the potentials.
+fitted to it by least squares. The reward has the shape of a policy: alpha times a log-density. That
+loses nothing, since for the soft-optimal policy this is the true reward up to a potential. It
+starts from the clone of the last stage, and is then fitted with the potentials.
+
+The authors' reward is the log-density itself, which must stretch to alpha and cannot: what is left
+is a constant, and a potential needs 1 / (1 - gamma) times that to make up for it. They also learn
+the divergences by a network, in too few steps. `NeuralLflConfig.authors()` does as they do.
 
 An "epoch" of the authors' settings (1000, 100, 3000, 1000) is one step of Adam on a minibatch, not
 a pass over the data: passes over ten stages of 32,000 rows would take hours.
@@ -41,6 +45,7 @@ from logel.baselines.networks import (
     frozen,
     initial_parameters,
 )
+from logel.baselines.soft_improvement import StepRows, step_rows, step_targets
 from logel.cloning import CloneConfig, clone, known_parameters, starting_point
 from logel.errors import (
     Choice,
@@ -80,12 +85,13 @@ class Divergence(Choice):
 
 @dataclass(frozen=True)
 class NeuralLflConfig:
-    """Choices of the fit; the authors use divergence="network" and batch_rows=100, else the same.
+    """Choices of the fit; see the module's description for where the defaults differ.
 
     Attributes:
         hidden: Widths of the reward network; by default those of the policy's, else (64, 64).
         head_hidden: Width of the divergences' and the potentials' hidden layer.
         divergence: See `Divergence`.
+        scaled: Whether the reward is the temperature times a log-density, or a log-density.
         clone_steps: Minibatch steps of cloning each stage, warm-started along the history.
         divergence_steps: Of fitting the divergences.
         initial_steps: Of fitting the reward to the last stage.
@@ -97,6 +103,7 @@ class NeuralLflConfig:
     hidden: tuple[int, ...] | None = None
     head_hidden: int = 128
     divergence: Divergence | str = Divergence.EXACT
+    scaled: bool = True
     clone_steps: int = 1000
     divergence_steps: int = 100
     initial_steps: int = 3000
@@ -110,6 +117,11 @@ class NeuralLflConfig:
         for name in ("clone_steps", "divergence_steps", "initial_steps", "shaping_steps"):
             if getattr(self, name) < 0:
                 raise OptionError(f"{name} must not be negative, but is {getattr(self, name)}")
+
+    @classmethod
+    def authors(cls) -> NeuralLflConfig:
+        """The authors' own choices."""
+        return cls(divergence=Divergence.NETWORK, scaled=False, batch_rows=100)
 
 
 def neural_lfl(
@@ -131,7 +143,7 @@ def neural_lfl(
         history: What was observed, at least two stages.
         policy: Gaussian or softmax family of the learner's policies; for tables see `lfl`.
         gamma: Discount factor, in [0, 1).
-        temperature: The model's alpha; it only scales the reward.
+        temperature: The model's alpha; unless `config` says otherwise, it only scales the reward.
         config: Choices of the fit.
         parameters: The policies, shape (m + 1, d), where they have been cloned already.
         clone_config: Clone by `logel.cloning.clone` with these choices; by default, by minibatch
@@ -166,30 +178,10 @@ def neural_lfl(
     targets = step_targets(rows, divergence, gamma=gamma, temperature=temperature)
     last, start = history[len(history) - 1], starting_point(family, fit.rng)
     density = fit.density("reward, last stage", family, last, start, config.initial_steps)
-    return _fit_with_potentials(family, density, rows, sizes, targets, gamma=gamma, fit=fit)
-
-
-@dataclass(frozen=True, eq=False)
-class StepRows:
-    """The transitions of the stage a step starts from (or of several, in order), as tensors.
-
-    Attributes:
-        observations: Flat, shape (N, n).
-        actions: As the reward's family takes them.
-        following: Flat next observations, shape (N, n).
-        going: 0 where the environment ended the episode, 1 elsewhere, shape (N,).
-        log_prob: Log-density of the actions under the next stage's policy, shape (N,).
-        divergence: KL(pi || pi') in the observation, shape (N,).
-        next_divergence: The same in the next observation.
-    """
-
-    observations: Tensor
-    actions: Tensor
-    following: Tensor
-    going: Tensor
-    log_prob: Tensor
-    divergence: Tensor
-    next_divergence: Tensor
+    scale = temperature if config.scaled else 1.0
+    return _fit_with_potentials(
+        family, density, rows, sizes, targets, gamma=gamma, scale=scale, fit=fit
+    )
 
 
 def reward_family(
@@ -203,71 +195,6 @@ def reward_family(
         return MLPGaussian(width, policy.action_dim, hidden, device=policy.device)
     assert isinstance(policy, SoftmaxPolicy)
     return MLPCategorical(width, policy.n_actions, hidden, device=policy.device)
-
-
-def kl_divergence(policy: Policy, theta: Tensor, other: Tensor, observations: Tensor) -> Tensor:
-    """KL(pi_theta || pi_other) in every observation, in closed form, shape (N,)."""
-    before, after = policy.outputs(theta, observations), policy.outputs(other, observations)
-    if isinstance(policy, GaussianPolicy):
-        mean, log_std = before.chunk(2, dim=1)
-        other_mean, other_log_std = after.chunk(2, dim=1)
-        change = log_std - other_log_std
-        moved = (mean - other_mean) * torch.exp(-other_log_std)
-        return (0.5 * (torch.exp(2 * change) + moved**2 - 1) - change).sum(dim=1)
-    logs, other_logs = torch.log_softmax(before, dim=1), torch.log_softmax(after, dim=1)
-    return (logs.exp() * (logs - other_logs)).sum(dim=1)
-
-
-def step_rows(
-    stage: Stage, policy: Policy, theta: Float, other: Float, *, family: Policy, index: int = 0
-) -> StepRows:
-    """What a step's potential is fitted on: a stage's transitions as both policies see them."""
-    policy.check(stage)
-    ends = stage.starts + stage.lengths - 1
-    kept = np.ones(stage.n_steps, dtype=bool)
-    if stage.last_observations is None:
-        # An action that led to a state nobody saw says nothing; after an end nothing follows.
-        kept[ends[~stage.terminated]] = False
-        following = np.roll(stage.observations, -1, axis=0)
-    else:
-        following = stage.next_observations()
-    if not kept.any():
-        raise HistoryError(
-            f"stage {index}: its episodes are too short: no action is followed by a state that was "
-            "seen; record the episodes' last states, or longer episodes"
-        )
-    going = np.ones(stage.n_steps)
-    going[ends[stage.terminated]] = 0.0
-    rows, now, then = stage.actions[kept], policy.tensor(theta), policy.tensor(other)
-    observations, following = stage.observations[kept], following[kept]
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    with torch.no_grad():
-        for start in range(0, len(rows), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            seen = policy.prepare_observations(observations[block])
-            reached = policy.prepare_observations(following[block])
-            parts.append(
-                (
-                    policy.log_prob(then, seen, policy.prepare_actions(rows[block])),
-                    kl_divergence(policy, now, then, seen),
-                    kl_divergence(policy, now, then, reached),
-                )
-            )
-    log_prob, here, there = (torch.cat(part) for part in zip(*parts, strict=True))
-    return StepRows(
-        observations=family.prepare_observations(observations),
-        actions=family.prepare_actions(rows),
-        following=family.prepare_observations(following),
-        going=family.tensor(going[kept]),
-        log_prob=log_prob,
-        divergence=here,
-        next_divergence=there,
-    )
-
-
-def step_targets(step: StepRows, divergence: Tensor, *, gamma: float, temperature: float) -> Tensor:
-    """Left-hand side of the module's equation on a stage's rows, shape (N,)."""
-    return temperature * (step.log_prob + gamma * step.going * divergence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -390,6 +317,7 @@ def _fit_with_potentials(
     targets: Tensor,
     *,
     gamma: float,
+    scale: float,
     fit: _Fit,
 ) -> LogDensityReward:
     """Reward and potentials, by least squares on the targets of all steps."""
@@ -399,7 +327,7 @@ def _fit_with_potentials(
 
     def misfit(batch: Tensor | slice) -> Tensor:
         seen, step = rows.observations[batch], index[batch]
-        reward = family.log_prob(theta, seen, rows.actions[batch])
+        reward = scale * family.log_prob(theta, seen, rows.actions[batch])
         both = torch.cat([seen, rows.following[batch]])
         here, there = _potentials(net, both, torch.cat([step, step])).chunk(2)
         return reward + here - gamma * rows.going[batch] * there - targets[batch]
@@ -423,6 +351,7 @@ def _fit_with_potentials(
         log_std=np.array(family.log_std(fitted).cpu().numpy())
         if isinstance(family, MLPGaussian)
         else None,
+        scale=scale,
         shaping=frozen(net, Activation.TANH),
         residual=residual**0.5,
         explained=1.0 - residual / variance if variance > 0 else float("nan"),

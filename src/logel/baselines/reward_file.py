@@ -7,6 +7,7 @@ executed or unpickled.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -50,6 +51,10 @@ def number(fact: Any) -> float:
     return float("nan") if fact is None else float(fact)
 
 
+def _written(fact: Any) -> Any:
+    return None if isinstance(fact, float) and math.isnan(fact) else fact
+
+
 def save_reward(path: str | PathLike[str], kind: str, content: RewardFile) -> None:
     """Write a reward to one file."""
     tensors = {f"array.{name}": np.ascontiguousarray(a) for name, a in content.arrays.items()}
@@ -58,7 +63,7 @@ def save_reward(path: str | PathLike[str], kind: str, content: RewardFile) -> No
         "format_version": FORMAT_VERSION,
         "packages": package_versions(("logel", "numpy", "torch")),
         "kind": kind,
-        "facts": {name: None if fact != fact else fact for name, fact in content.facts.items()},
+        "facts": {name: _written(fact) for name, fact in content.facts.items()},
         "arrays": sorted(content.arrays),
         "networks": {},
     }
