@@ -18,9 +18,9 @@ from logel.diagnostics import Gauge, direction_error
 from logel.envs.tabular import random_mdp
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
 from logel.estimate import RewardEstimate
-from logel.history import LearningHistory
+from logel.history import OWN_EPISODES, LearningHistory
 from logel.infer import METHODS, infer_reward
-from logel.infer_mirror import OWN_EPISODES, MirrorMethod, Movement, solve_movement
+from logel.infer_mirror import MirrorMethod, Movement, solve_movement
 from logel.learners.tabular import NaturalGradientAscent, observe
 from logel.policies import LinearGaussian, MLPGaussian, TabularSoftmax
 from logel.solve import Status

@@ -266,7 +266,8 @@ def reproduce(
         str,
         typer.Argument(
             help="gridworld (-known, -learners, -curves), accuracy (-random, -paper, -known, "
-            "-null, -coverage, -worlds, -bound, -jacobians) or crossroad."
+            "-null, -coverage, -worlds, -bound, -jacobians), crossroad, or mujoco (hopper, "
+            "reacher)."
         ),
     ],
     runs: Annotated[int, typer.Option(help="Number of seeds.")] = 20,
@@ -274,14 +275,18 @@ def reproduce(
     jobs: Annotated[int, typer.Option(help="Worker processes.")] = 2,
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs"),
     observers: Annotated[
-        str, typer.Option(help="Comma-separated: default, paper, authors, lfl, girl, learner.")
-    ] = "default,paper,authors,lfl,girl,learner",
+        str,
+        typer.Option(help="Comma-separated: default, paper, authors, lfl, girl, trex, learner."),
+    ] = "default,paper,authors,lfl,girl,trex,learner",
     weights: Annotated[
         str, typer.Option(help="True reward: code, paper-text, or name=value,name=value,...")
     ] = "code",
     map_file: Annotated[
         Path | None, typer.Option("--map", help="Text file with a map of characters.")
     ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A short version to try the pipeline (mujoco).")
+    ] = False,
     backend: Annotated[str, typer.Option(help="joblib, or ray.")] = "joblib",
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
     json_output: JsonOption = False,
@@ -299,6 +304,7 @@ def reproduce(
         observers=tuple(name.strip() for name in observers.split(",")),
         weights=weights,
         map_text="" if map_file is None else "/".join(read_map(map_file).rows),
+        quick=quick,
     )
     if backend not in ("joblib", "ray"):
         raise OptionError(f"backend must be joblib or ray, but is {backend!r}")

@@ -27,7 +27,7 @@ from logel.progress import Progress
 
 Float = npt.NDArray[np.float64]
 # Networks on more steps than this are fitted by minibatches.
-_MANY_STEPS = 4096
+_MANY_STEPS = 1024
 # Early stopping: rows per minibatch, first rate, passes without progress before the rate is cut,
 # the cut, how often; and the share set aside when the configuration asks for none.
 _BATCH, _RATE, _PATIENCE, _CUT, _CUTS, _ASIDE = 512, 1e-3, 2, 0.3, 3, 0.1
@@ -36,7 +36,7 @@ _BATCH, _RATE, _PATIENCE, _CUT, _CUTS, _ASIDE = 512, 1e-3, 2, 0.3, 3, 0.1
 class CloneMethod(Choice):
     """How parameters are fitted.
 
-    AUTO: EARLY_STOPPING for networks on stages of more than 4096 steps, else MLE.
+    AUTO: EARLY_STOPPING for networks on stages of more than 1024 steps, else MLE.
     MLE: maximum likelihood with the Gaussian prior, to convergence.
     EARLY_STOPPING: minibatches of Adam on most episodes, until the others are predicted no better.
     ADAM: the authors' few steps of Adam (3 at rate .5, entropy bonus .01, warm-started); no prior.

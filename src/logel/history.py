@@ -26,6 +26,9 @@ Array = npt.NDArray[Any]
 FeatureFunction = Callable[[Array, Array, Array], npt.ArrayLike]
 """Maps (observations, actions, next_observations), each with N rows, to features (N, q)."""
 
+OWN_EPISODES = "learnt_from_these_episodes"
+"""Key of a history's metadata that says: the learner learnt from the very episodes kept here."""
+
 
 def _frozen(values: npt.ArrayLike, what: str, *, real: bool = False) -> Array:
     """Copy to a read-only numeric array in a storable type; refuse NaN, infinity and objects."""

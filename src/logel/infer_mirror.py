@@ -17,7 +17,7 @@ from logel.estimate import RewardEstimate
 from logel.feature_critic import CriticSums, ScaleSums, fit_critic, pooled
 from logel.features import feature_names, featured
 from logel.function_space import Basis, StageSums, StateFeatures, stage_sums
-from logel.history import FeatureFunction, LearningHistory
+from logel.history import OWN_EPISODES, FeatureFunction, LearningHistory
 from logel.jacobian import StageJacobian
 from logel.planning import Planning
 from logel.policies import Policy
@@ -26,8 +26,6 @@ from logel.shrinkage import evidence_ridge
 from logel.solve import Solution, Status, compress, solve
 
 Float = npt.NDArray[np.float64]
-# Key of a history's metadata that says: the learner learnt from the episodes recorded here.
-OWN_EPISODES = "learnt_from_these_episodes"
 # Share of the design's squared size, in any direction, that may be taken off as sampling noise:
 # beyond it the correction would mostly amplify noise.
 _MOST_NOISE = 0.75

@@ -611,6 +611,21 @@ class _Network:
             parts.append(_kronecker_vjp(back, values, cotangents))
         return torch.cat(parts[::-1])
 
+    def squares(
+        self, theta: Tensor, activations: list[Tensor], output_scores: Tensor, weight: Tensor
+    ) -> Tensor:
+        """Weighted sum over rows of squared gradients, shape (n_parameters,).
+
+        The square of an outer product is the outer product of squares: no row's gradient is formed.
+        """
+        parts = []
+        for values, back in self._backward(theta, activations, output_scores):
+            squared = weight[:, None] * back**2
+            if self.bias:
+                parts.append(squared.sum(dim=0))
+            parts.append((squared.T @ values**2).reshape(-1))
+        return torch.cat(parts[::-1])
+
     def _backward(
         self, theta: Tensor, activations: list[Tensor], output_scores: Tensor
     ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -706,6 +721,19 @@ class MLPGaussian(GaussianPolicy):
         result = self.network.vjp(inner, values, mean, cotangents)
         return result if self.sigma is not None else torch.cat([result, log_std.T @ cotangents])
 
+    def _fisher_diagonal(self, theta: Tensor, observations: Tensor, weight: Tensor) -> Tensor:
+        inner = theta[: self.n_mean_parameters]
+        values = self.network.activations(inner, observations)
+        spread = self.log_std(theta).expand_as(values[-1])
+        root = self.fisher_root(torch.cat([values[-1], spread], dim=1))[:, : self.action_dim]
+        total = torch.stack(
+            [self.network.squares(inner, values, column, weight) for column in root.unbind(dim=2)]
+        ).sum(dim=0)
+        if self.sigma is not None:
+            return total
+        # A Gaussian has information 2 about each log-deviation.
+        return torch.cat([total, (2 * weight.sum()).expand(self.action_dim)])
+
     def _forward(
         self, theta: Tensor, observations: Tensor, actions: Tensor
     ) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
@@ -778,6 +806,13 @@ class MLPCategorical(SoftmaxPolicy):
         values = self.network.activations(theta, observations)
         scores = self.logit_scores(values[-1], actions)
         return self.network.vjp(theta, values, scores, cotangents)
+
+    def _fisher_diagonal(self, theta: Tensor, observations: Tensor, weight: Tensor) -> Tensor:
+        values = self.network.activations(theta, observations)
+        root = self.fisher_root(values[-1])
+        return torch.stack(
+            [self.network.squares(theta, values, column, weight) for column in root.unbind(dim=2)]
+        ).sum(dim=0)
 
     def initial(self, rng: np.random.Generator) -> Float:
         """Starting parameters: a nearly uniform policy."""

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.cloning import Clone
+from logel.fisher import ProductFisher
 from logel.jacobian import StageJacobian
 from logel.metrics import Metric
 from logel.solve import Solution, Steps
@@ -94,6 +95,9 @@ class StageSample:
 def influences(clone: Clone, jacobian: StageJacobian, *, strength: float, leave_out: bool) -> Float:
     """Newton step of cloned parameters per unit weight of each group, shape (g, d).
 
+    Networks take the diagonal of the information alone: a full step would need thousands of
+    products with it, and leave the region in which it says anything.
+
     Args:
         clone: The stage's clone; its information is that of all groups.
         jacobian: Has the score of each group at the clone.
@@ -102,10 +106,10 @@ def influences(clone: Clone, jacobian: StageJacobian, *, strength: float, leave_
             about that of the kept ones.
     """
     kept = 1 - jacobian.group_weights if leave_out else np.ones(len(jacobian.group_weights))
-    steps = clone.fisher.solve(
-        (jacobian.score_sums / kept[:, None]).T, ridge=strength / float(kept.mean())
-    )
-    return np.asarray(steps.T)
+    scores, ridge = jacobian.score_sums / kept[:, None], strength / float(kept.mean())
+    if isinstance(clone.fisher, ProductFisher):
+        return np.asarray(scores / (clone.fisher.diagonal() + ridge))
+    return np.asarray(clone.fisher.solve(scores.T, ridge=ridge).T)
 
 
 @dataclass(frozen=True, eq=False)

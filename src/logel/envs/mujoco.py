@@ -52,14 +52,18 @@ def hopper_features() -> StepFeatures:
     return StepFeatures(_hopper, ("distance", "alive", "|action|^2"), batch=_hoppers)
 
 
+def reacher_bumps(columns: tuple[int, int] = (8, 9)) -> RBFGrid:
+    """The 25 bumps of Reacher's features, over two columns of the observation."""
+    return RBFGrid(low=-0.2, high=0.2, points=5, columns=columns, variance=(0.2 / 4) ** 2)
+
+
 def reacher_features() -> Concatenate:
     """Bumps of the vector from target to fingertip after the step, and the squared action.
 
     5 x 5 Gaussian bumps on [-.2, .2]^2 with standard deviation .05, q = 26. The vector is the
     last two of the ten observations of Reacher-v5.
     """
-    bumps = RBFGrid(low=-0.2, high=0.2, points=5, columns=(8, 9), variance=(0.2 / 4) ** 2)
-    return Concatenate((bumps, ActionCost()))
+    return Concatenate((reacher_bumps(), ActionCost()))
 
 
 FEATURES: dict[str, StepFeatures | RewardFeatures] = {

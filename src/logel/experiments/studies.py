@@ -29,10 +29,11 @@ from logel.experiments import (
     crossroad,
     gridworld,
     jacobian_accuracy,
+    mujoco,
     other_worlds,
     paper_reward,
 )
-from logel.report import crossroad_figures, study_figures
+from logel.report import crossroad_figures, mujoco_figures, study_figures
 from logel.report.plots import save_figure
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 TaskLister = Callable[[dict[str, str], Sequence[str], range], list[Task]]
 ClaimJudge = Callable[[pd.DataFrame], list[Claim]]
+ALL_OBSERVERS = ("default", "paper", "authors", "lfl", "girl", "trex", "learner")
 # Raised whenever a change to the code changes results, so that old task files are not mixed in.
 VERSION = 2
 
@@ -54,18 +56,20 @@ class StudyOptions:
         observers: Which observers to run.
         weights: The true reward: "code", "paper-text", or name=value pairs.
         map_text: The world's rows joined by "/"; empty for the paper's.
+        quick: The whole pipeline in a short version, whose numbers mean nothing.
     """
 
     runs: int = 20
     seed: int = 0
-    observers: tuple[str, ...] = ("default", "paper", "authors", "lfl", "girl", "learner")
+    observers: tuple[str, ...] = ALL_OBSERVERS
     weights: str = "code"
     map_text: str = ""
+    quick: bool = False
 
     def __post_init__(self) -> None:
         if self.runs < 1:
             raise OptionError(f"runs must be at least 1, but is {self.runs}")
-        known = {*gridworld.OBSERVERS, *gridworld.KNOWN_OBSERVERS}
+        known = {*gridworld.OBSERVERS, *gridworld.KNOWN_OBSERVERS, *mujoco.OBSERVERS}
         if unknown := set(self.observers) - known:
             raise OptionError(f"unknown observers {sorted(unknown)}: choose from {sorted(known)}")
         gridworld.world(self.map_text, self.weights)
@@ -90,6 +94,8 @@ class Study:
     figure: Callable[[pd.DataFrame], Figure]
     own_world: bool = True
     """Whether the user may choose map and reward."""
+    quick: bool = False
+    """Whether there is a short version."""
     summary: Callable[[pd.DataFrame], str] = markdown_table
     """Boils the table down to Markdown."""
     more_figures: Mapping[str, Callable[[pd.DataFrame], Figure]] = field(default_factory=dict)
@@ -206,11 +212,39 @@ STUDIES = {
             more_figures={"before-and-after": crossroad_figures.strip_figure},
             packages=("libsumo",),
         ),
+        *(
+            Study(
+                name,
+                tasks,
+                mujoco.run,
+                claims,
+                figure,
+                own_world=False,
+                quick=True,
+                summary=mujoco.summary,
+                packages=mujoco.PACKAGES,
+            )
+            for name, tasks, claims, figure in (
+                (
+                    "hopper",
+                    mujoco.hopper_tasks,
+                    mujoco.hopper_claims,
+                    mujoco_figures.hopper_figure,
+                ),
+                (
+                    "reacher",
+                    mujoco.reacher_tasks,
+                    mujoco.reacher_claims,
+                    mujoco_figures.reacher_figure,
+                ),
+            )
+        ),
     )
 }
 GROUPS = {
     "gridworld": ("gridworld-known", "gridworld-learners", "gridworld-curves"),
     "accuracy": tuple(name for name in STUDIES if name.startswith("accuracy-")),
+    "mujoco": ("hopper", "reacher"),
 }
 
 
@@ -267,8 +301,11 @@ def reproduce(
         raise OptionError(
             f"{study.name} draws its own worlds and rewards: leave out map and weights"
         )
+    if options.quick and not study.quick:
+        raise OptionError(f"{study.name} has no quick version: lower --runs instead")
     folder = out / study.name
     world = {"map": options.map_text, "weights": options.weights}
+    world |= {"quick": "yes"} if options.quick else {}
     seeds = range(options.seed, options.seed + options.runs)
     tasks = study.tasks(world, options.observers, seeds)
     if not tasks:

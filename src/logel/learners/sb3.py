@@ -20,6 +20,7 @@ from gymnasium import spaces
 from logel.errors import MissingExtraError, OptionError
 from logel.features import RewardFeatures, StepFeatures
 from logel.files import HistoryWriter
+from logel.history import OWN_EPISODES
 from logel.learners.sb3_trace import RawObservations, Trace
 from logel.rollout import Rollout, record_stage
 from logel.sb3_policy import SB3Policy, plain_hidden, policy_parameters
@@ -225,6 +226,7 @@ def _facts(model: OnPolicyAlgorithm) -> dict[str, Any]:
         "n_envs": int(model.n_envs),
         "n_steps": int(model.n_steps),
         "seed": None if model.seed is None else int(model.seed),
+        OWN_EPISODES: True,
         "policy": {
             "family": type(family).__name__,
             "hidden": None if hidden is None else list(hidden),

@@ -1,0 +1,134 @@
+"""The figures of the MuJoCo studies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from logel.experiments.mujoco import heat_map, weights
+from logel.report.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, tidy
+from logel.report.study_figures import band
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Float = npt.NDArray[np.float64]
+LABELS = {
+    "learner": ("the learner", GREY),
+    "default": ("logel (default)", BLUE),
+    "paper": ("LOGEL, as in the paper", ORANGE),
+    "lfl": ("LfL", GREEN),
+    "trex": ("T-REX", PURPLE),
+}
+
+
+def hopper_figure(table: pd.DataFrame) -> Figure:
+    """Learning curves, and the recovered weights run by run."""
+    figure = new_figure(11, 3.9)
+    left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
+    _curves(left, table, "Hopper")
+    _weights(right, table)
+    return figure
+
+
+def reacher_figure(table: pd.DataFrame) -> Figure:
+    """Learning curves, and the recovered reward over the fingertip's offset."""
+    figure = new_figure(13, 3.9)
+    left, *maps = figure.subplots(1, 3, width_ratios=[1.25, 1, 1])
+    _curves(left, table, "Reacher")
+    for axes, name in zip(maps, ("default", "paper"), strict=True):
+        _map(figure, axes, table, name)
+    return figure
+
+
+def _curves(axes: Axes, table: pd.DataFrame, environment: str) -> None:
+    rows = table[table.part == "curve"]
+    for name, (label, colour) in LABELS.items():
+        part = rows[rows.observer == name]
+        if len(part):
+            band(axes, part, "update", "score", color=colour, label=label)
+    axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axes.axhline(0.0, color="black", linewidth=0.8, linestyle=":")
+    axes.legend(fontsize=8, frameon=False)
+    runs = table.seed.nunique()
+    tidy(
+        axes,
+        title=f"{environment}: agents trained on recovered rewards ({runs} runs, 98% bands)",
+        x="update",
+        y="normalised score (true reward)",
+    )
+
+
+def _weights(axes: Axes, table: pd.DataFrame) -> None:
+    """Each run's weights with their intervals, in units of what the features vary."""
+    features = list(dict.fromkeys(weights(table, "default").feature))
+    seeds = sorted(table.seed.unique())
+    for k, feature in enumerate(features):
+        for offset, name in ((-0.2, "default"), (0.2, "paper")):
+            rows = weights(table, name)
+            rows = rows[rows.feature == feature].set_index("seed").reindex(seeds)
+            at = k + offset + np.linspace(-0.15, 0.15, len(seeds))
+            reach = np.abs(rows[["low", "high"]].to_numpy().T - rows.weight.to_numpy())
+            label, colour = LABELS[name]
+            axes.errorbar(
+                at,
+                rows.weight,
+                yerr=reach,
+                fmt="o",
+                markersize=3,
+                linewidth=1,
+                color=colour,
+                label=label if k == 0 else None,
+            )
+        truth = weights(table, "default")
+        truth = truth[truth.feature == feature].truth.iloc[0]
+        axes.hlines(truth, k - 0.4, k + 0.4, color="black", linewidth=1.2)
+    axes.hlines([], 0, 0, color="black", linewidth=1.2, label="true weight")
+    # One weight is near 1, the others near 0: linear up to a hundredth, logarithmic beyond.
+    axes.set_yscale("symlog", linthresh=0.01)
+    axes.set_yticks(
+        [-1, -0.1, -0.01, 0, 0.01, 0.1, 1], ["-1", "-.1", "-.01", "0", ".01", ".1", "1"]
+    )
+    axes.set_xticks(range(len(features)), features)
+    axes.legend(fontsize=8, frameon=False)
+    tidy(axes, title="Weights of unit norm, 95% intervals, one per run")
+
+
+def _map(figure: Figure, axes: Axes, table: pd.DataFrame, name: str) -> None:
+    """The mean over runs of the recovered reward, and where each run's peaks."""
+    rows = weights(table, name)
+    tables = [part.weight.to_numpy() for _, part in rows.groupby("seed")]
+    if not tables:
+        axes.set_axis_off()
+        return
+    found = [heat_map(each) for each in tables]
+    values = np.mean([values for values, _ in found], axis=0)
+    reach = 0.2
+    image = axes.imshow(
+        values.T, origin="lower", extent=(-reach, reach, -reach, reach), cmap="viridis"
+    )
+    figure.colorbar(image, ax=axes, shrink=0.85, label="reward of the offset")
+    peaks = np.array([peak for _, peak in found])
+    axes.scatter(
+        peaks[:, 0],
+        peaks[:, 1],
+        marker="x",
+        color="white",
+        s=24,
+        linewidths=1.2,
+        label="peaks of runs",
+    )
+    axes.plot(0, 0, marker="+", color="red", markersize=12, markeredgewidth=1.6, label="target")
+    axes.legend(fontsize=7, loc="upper right", framealpha=0.6)
+    cost = float(np.mean([each[-1] for each in tables]))
+    tidy(
+        axes,
+        title=f"{LABELS[name][0]} (cost of |action|$^2$: {cost:.2f})",
+        x="fingertip - target, x [m]",
+        y="y [m]",
+    )
+    axes.grid(visible=False)
