@@ -293,7 +293,8 @@ def save_minari(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FormatError(f"{target} already exists: choose another path or remove it first")
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    # Absolute, because Minari joins a relative path to itself.
+    temporary = target.absolute().with_name(f".{target.name}.{os.getpid()}.tmp")
     namespace = re.sub(r"[^-\w]", "_", target.name) or "history"
     spaces = {
         "observation_space": _space(history, "observations", "n_states"),
