@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _FORMATS = ("csv", "parquet", "minari")
 _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
-# Columns of the table of stages that are always there, in characters.
-_OWN_WIDTH = 54
+# What fits in a terminal; --json has everything.
+_SHOWN_STAGES, _SHOWN_FEATURES = 6, 30
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
@@ -138,7 +138,8 @@ def inspect(
     overview = inspect_history(LearningHistory.load(history))
     versions = recorded_versions(history)
     if json_output:
-        typer.echo(json.dumps({**overview.to_dict(), "versions": versions}, indent=1))
+        found = {**overview.to_dict(), "versions": versions}
+        typer.echo(json.dumps(found, indent=1, allow_nan=False))
         return
     _print_overview(overview, versions, str(history))
 
@@ -160,21 +161,20 @@ def _print_overview(overview: HistoryOverview, versions: dict[str, str], name: s
     }
     console.print(f"[bold]{escape(name)}[/bold]")
     for key, value in facts.items():
-        console.print(f"{key:>15}  {escape(value)}", highlight=False, soft_wrap=True)
-    console.print(_stage_table(overview, console.width))
+        console.print(f"{key:>15}  {_plain(value)}", highlight=False, soft_wrap=True)
+    console.print(_stage_table(overview))
+    if overview.feature_names is not None:
+        console.print(_feature_table(overview, overview.feature_names))
     if not overview.problems:
         console.print("Nothing looks wrong.")
     for problem in overview.problems:
-        console.print(f"[yellow]![/yellow] {escape(problem)}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]![/yellow] {_plain(problem)}", highlight=False, soft_wrap=True)
 
 
-def _stage_table(overview: HistoryOverview, width: int) -> Table:
+def _stage_table(overview: HistoryOverview) -> Table:
     returns = any(stage.mean_return is not None for stage in overview.stages)
-    names = _fitting(overview.feature_names or (), width - (_OWN_WIDTH + 10 * returns))
-    table = Table(box=SIMPLE_HEAD, caption_justify="left")
     headings = ["stage", "episodes", "length", "terminated", "movement"]
-    for heading in [*headings, *(["return"] if returns else []), *map(escape, names)]:
-        table.add_column(heading, justify="right")
+    table = _table([*headings, *(["return"] if returns else [])])
     for t, stage in enumerate(overview.stages):
         shortest, mean, longest = stage.lengths
         table.add_row(
@@ -184,20 +184,33 @@ def _stage_table(overview: HistoryOverview, width: int) -> Table:
             f"{stage.terminated:.0%}",
             _number(stage.movement),
             *([_number(stage.mean_return)] if returns else []),
-            *[_number(value) for value in (stage.feature_means or ())[: len(names)]],
         )
-    if overview.feature_names:
-        rest = len(overview.feature_names) - len(names)
-        table.caption = "features: mean per step" + (f"; {rest} more in --json" if rest else "")
     return table
 
 
-def _fitting(names: Sequence[str], width: int) -> Sequence[str]:
-    """As many of the features as leave the table readable."""
-    count = 0
-    while count < len(names) and (width := width - max(len(names[count]), 9) - 2) >= 0:
-        count += 1
-    return names[:count]
+def _feature_table(overview: HistoryOverview, names: Sequence[str]) -> Table:
+    """Mean per step of every feature, for stages from the first to the last."""
+    last = len(overview.stages) - 1
+    shown = sorted({round(k * last / (_SHOWN_STAGES - 1)) for k in range(_SHOWN_STAGES)})
+    table = _table(["mean per step", *(f"stage {t}" for t in shown)])
+    for k, name in enumerate(names[:_SHOWN_FEATURES]):
+        means = [overview.stages[t].feature_means for t in shown]
+        table.add_row(_plain(name), *(_number(mean[k]) for mean in means if mean is not None))
+    if len(names) > _SHOWN_FEATURES:
+        table.caption = f"{len(names) - _SHOWN_FEATURES} more features in --json"
+    return table
+
+
+def _table(headings: Sequence[str]) -> Table:
+    table = Table(box=SIMPLE_HEAD, caption_justify="left")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _plain(text: str) -> str:
+    """A stranger's text without markup and control characters."""
+    return escape("".join(c if c.isprintable() else "?" for c in text))
 
 
 def _number(value: float | None) -> str:

@@ -36,6 +36,7 @@ class StageOverview:
         feature_means: Mean of every feature over the steps, or None.
         mean_return: Mean return, if the recording noted it.
         movement: How far the policy moved since the stage before; None if unknown or first.
+            Infinite when features that never vary inside a stage differ between the two.
     """
 
     episodes: int
@@ -77,8 +78,12 @@ class HistoryOverview:
     metadata: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
+        """Plain values, for JSON; an infinite movement becomes None."""
+        plain = asdict(self)
+        for stage in plain["stages"]:
+            if stage["movement"] is not None and not np.isfinite(stage["movement"]):
+                stage["movement"] = None
+        return plain
 
 
 class _Moments:
@@ -246,7 +251,7 @@ def _feature_problems(moments: _Moments, names: Sequence[str]) -> list[str]:
     covariance = moments.covariance()[np.ix_(varying, varying)]
     deviations = np.sqrt(np.clip(np.diag(covariance), 0, None))
     if len(varying) and deviations.min() > 0:
-        problems += _collinear(covariance, deviations, [names[k] for k in varying])
+        problems += _collinear(covariance, deviations, [names[int(k)] for k in varying])
         if deviations.max() > _SCALES_APART * deviations.min():
             wide, narrow = (
                 names[int(varying[pick(deviations)])] for pick in (np.argmax, np.argmin)

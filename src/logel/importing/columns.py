@@ -12,6 +12,12 @@ from logel.errors import HistoryError
 from logel.history import Array
 
 
+def shown(name: object, most: int = 60) -> str:
+    """A stranger's text, short and without control characters, fit for a message."""
+    text = "".join(c if c.isprintable() else "?" for c in str(name)[: most + 1])
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 @dataclass(frozen=True, eq=False)
 class Column:
     """Numbers and which of them are missing; both have shape (n_rows,)."""
@@ -86,7 +92,7 @@ class Table:
         row = int(np.argmax(rows))
         value = self.columns[column].values[row] if column in self.columns else None
         raise HistoryError(
-            f"{self.place(row)}, column {column}: {what.replace('{value}', str(value))}"
+            f"{self.place(row)}, column {shown(column)}: {what.replace('{value}', str(value))}"
         )
 
     def complete(self, name: str) -> Array:
@@ -118,7 +124,7 @@ class Table:
         kind = np.result_type(*kinds)
         for name, column in zip(names, columns, strict=True):
             if kind.kind == "f" and column.values.dtype.kind == "i":
-                large = np.abs(column.values.astype(np.float64)) > 2.0**53
+                large = (column.values > 2**53) | (column.values < -(2**53))
                 if large.any():
                     self.refuse(
                         large, name, "{value} does not fit in a float like the columns beside it"
@@ -145,7 +151,7 @@ def join(tables: Sequence[Table], *, column: str | None = None) -> Table:
             raise HistoryError(
                 f"{table.name} must have the columns of {first.name}, but "
                 + " and ".join(
-                    f"{verb} {', '.join(sorted(names))}"
+                    f"{verb} {', '.join(map(shown, sorted(names)[:5]))}"
                     for verb, names in (("lacks", lacking), ("adds", extra))
                     if names
                 )

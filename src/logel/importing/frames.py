@@ -78,7 +78,7 @@ def table_of_frame(
             continue
         if not isinstance(label, str) or label in columns:
             told = "is there twice" if label in columns else "is not a text"
-            raise HistoryError(f"{name}: the column name {label!r} {told}")
+            raise HistoryError(f"{name}: the column name {label!r:.80} {told}")
         series = frame.iloc[:, k]
         plain = getattr(series.dtype, "numpy_dtype", series.dtype)
         if not isinstance(plain, np.dtype) or plain.kind not in "buif":

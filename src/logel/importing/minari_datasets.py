@@ -22,6 +22,7 @@ import numpy as np
 
 from logel.errors import FormatError, HistoryError, MissingExtraError, OptionError
 from logel.history import Array, Episode, LearningHistory, Stage
+from logel.importing.columns import shown
 from logel.importing.hdf5 import Hdf5Reader, open_hdf5
 from logel.importing.limits import Limits, check_plain_file
 from logel.progress import Progress
@@ -75,7 +76,7 @@ def history_from_minari(
     names = {note.feature_names for note in notes}
     if len(names) > 1:
         raise HistoryError(
-            f"the datasets name their features differently: {sorted(map(str, names))}"
+            f"the datasets name their features differently: {'; '.join(map(shown, names))}"
         )
     kept = {**notes[0].metadata, **(metadata or {})}
     if all(np.isfinite(returns)):
@@ -193,10 +194,11 @@ def _folder_episodes(folder: Path, declared: Mapping[str, Any], limits: Limits) 
     with open_hdf5(folder / _DATA, limits) as file:
         names = set(file.names())
         total = declared.get("total_episodes", len(names))
-        if total != len(names) or names != {f"episode_{k}" for k in range(len(names))}:
+        wrong = sorted(names - {f"episode_{k}" for k in range(len(names))})[:3]
+        if total != len(names) or wrong:
             raise FormatError(
-                f"{folder / _DATA} must hold episode_0, episode_1, ... ({total} of them, by its "
-                f"{_METADATA}), but holds {len(names)} other or fewer"
+                f"{folder / _DATA} must hold episode_0, episode_1, ... ({total!r:.20} of them, by "
+                f"its {_METADATA}), but holds {len(names)}: {', '.join(map(shown, wrong)) or 'fewer'}"
             )
         for k in range(len(names)):
             yield _stored_episode(file, folder / _DATA, f"episode_{k}", shapes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
@@ -21,7 +22,7 @@ import numpy as np
 from logel.errors import FormatError, HistoryError, MissingExtraError, OptionError
 from logel.files import write_atomically
 from logel.history import LearningHistory
-from logel.importing.columns import Column, Origin, Table, join
+from logel.importing.columns import Column, Origin, Table, join, shown
 from logel.importing.limits import Limits, check_plain_file
 from logel.importing.tables import history_from_table, table_of_history, table_of_stages
 
@@ -185,9 +186,11 @@ def _header(path: Path, line: bytes, limits: Limits) -> list[str]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise FormatError(f"{path}, line 1: not the names of columns: {error}") from None
     limits.check("columns", len(names), path)
-    twice = [name for k, name in enumerate(names) if name in names[:k]]
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise FormatError(f"{path}, line 1: the column {twice[0]!r} is there twice")
+        raise FormatError(f"{path}, line 1: the column {shown(twice[0])!r} is there twice")
+    if len(names) == 1 and (split := [mark for mark in ";\t|" if mark in names[0]]):
+        raise FormatError(f"{path}, line 1: is split by {split[0]!r}; save it with commas")
     return names
 
 
@@ -222,13 +225,16 @@ def _read_parquet(path: Path, ignore: Sequence[str], limits: Limits, cells: int)
         schema = file.schema_arrow
         names = [name for name in schema.names if name not in ignore]
         if len(set(schema.names)) != len(schema.names):
-            twice = next(n for k, n in enumerate(schema.names) if n in schema.names[:k])
-            raise FormatError(f"{path}: the column {twice!r} is there twice")
+            twice = next(name for name, count in Counter(schema.names).items() if count > 1)
+            raise FormatError(f"{path}: the column {shown(twice)!r} is there twice")
         for name in names:
             kind = schema.field(name).type
             types = pa.types
             if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-                raise HistoryError(f"{path}, column {name}: must be numbers, but has type {kind}")
+                raise HistoryError(
+                    f"{path}, column {shown(name)}: must be numbers, but has type "
+                    f"{shown(kind)}; leave it out with ignore={[shown(name)]} if it is no data"
+                )
         found = file.read(columns=names, use_threads=False)
         if found.num_rows != n_rows:
             raise FormatError(f"{path} declares {n_rows} rows, but holds {found.num_rows}")
@@ -249,14 +255,15 @@ def _column(chunked: Any, name: str, origin: Origin) -> Column:
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
         row, value = _first_text(chunked)
         raise HistoryError(
-            f"{origin.name}, {origin.word} {origin.first + row}, column {name}: must be a number, "
-            f"but is {value!r:.80}"
+            f"{origin.name}, {origin.word} {origin.first + row}, column {shown(name)}: must be a "
+            f"number, but is {value!r:.80}; leave out the column with ignore={[shown(name)]} if it "
+            "is no data"
         )
     filled = chunked.fill_null(False if types.is_boolean(kind) else 0)
     try:
         return Column.of(filled.to_numpy(), missing)
     except ValueError as error:
-        raise HistoryError(f"{origin.name}, column {name}: {error}") from None
+        raise HistoryError(f"{origin.name}, column {shown(name)}: {error}") from None
 
 
 def _first_text(chunked: Any) -> tuple[int, object]:

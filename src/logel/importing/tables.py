@@ -26,7 +26,7 @@ import numpy as np
 from logel.errors import HistoryError
 from logel.history import Array, LearningHistory, Stage
 from logel.importing.arrays import pack_history
-from logel.importing.columns import Column, Origin, Table, join
+from logel.importing.columns import Column, Origin, Table, join, shown
 
 _LABELS = ("stage", "episode", "time")
 _INDEXED = re.compile(r"(observation|action)((?:_(?:0|[1-9]\d{0,8}))*)")
@@ -100,7 +100,9 @@ class _Indexed:
         for length in self.shape:
             size *= length
         if size != len(indices):
-            lacking = next(i for i in np.ndindex(self.shape) if i not in indices)
+            # Counted, not enumerated: an index may claim a shape no memory holds.
+            places = (_index(flat, self.shape) for flat in range(len(indices) + 1))
+            lacking = next(index for index in places if index not in indices)
             raise HistoryError(
                 f"{where} must have a column {'_'.join([kind, *map(str, lacking)])}, because it "
                 f"has {indices[max(indices)]}"
@@ -109,6 +111,15 @@ class _Indexed:
 
     def values(self, table: Table) -> Array:
         return table.stack(self.names, self.shape)
+
+
+def _index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """The index of the entry at a flat position, the last axis running fastest."""
+    index = []
+    for length in reversed(shape):
+        flat, place = divmod(flat, length)
+        index.append(place)
+    return tuple(reversed(index))
 
 
 def _recognise(table: Table) -> tuple[_Indexed, _Indexed, list[str]]:
@@ -128,8 +139,9 @@ def _recognise(table: Table) -> tuple[_Indexed, _Indexed, list[str]]:
             unknown.append(name)
     if unknown:
         raise HistoryError(
-            f"{table.name}: column {unknown[0]!r} means nothing here; name reward features "
-            f"feature_NAME, and pass ignore={unknown} to leave columns out"
+            f"{table.name}: column {shown(unknown[0])!r} means nothing here; name reward features "
+            f"feature_NAME, and pass ignore={[shown(name) for name in unknown[:5]]} to leave "
+            "columns out"
         )
     observed = _Indexed("observation", found["observation"], table.name)
     return observed, _Indexed("action", found["action"], table.name), features
@@ -237,7 +249,9 @@ def _stage_columns(table: Table, n_stages: int) -> tuple[Array | None, Array | N
         if match := _PARAMETER.fullmatch(name):
             numbers[int(match[1])] = name
         elif name not in ("stage", "learning_rate"):
-            raise HistoryError(f"{table.name}: column {name!r} is no parameter_0, parameter_1, ...")
+            raise HistoryError(
+                f"{table.name}: column {shown(name)!r} is no parameter_0, parameter_1, ..."
+            )
     if sorted(numbers) != list(range(len(numbers))):
         lacking = next(k for k in range(len(numbers)) if k not in numbers)
         raise HistoryError(f"{table.name} must have a column parameter_{lacking}")
