@@ -76,9 +76,15 @@ def import_history(
     else:
         from logel.importing.table_files import history_from_files
 
-        history = history_from_files(
-            sources, file_format=chosen, stages=stages, ignore=ignore or (), metadata=metadata
-        )
+        with _progress(quiet or json_output) as report:
+            history = history_from_files(
+                sources,
+                file_format=chosen,
+                stages=stages,
+                ignore=ignore or (),
+                metadata=metadata,
+                progress=report,
+            )
     history.save(out)
     made = {**_made(history), "history": str(out)}
     if json_output:

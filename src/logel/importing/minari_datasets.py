@@ -196,9 +196,10 @@ def _folder_episodes(folder: Path, declared: Mapping[str, Any], limits: Limits) 
         total = declared.get("total_episodes", len(names))
         wrong = sorted(names - {f"episode_{k}" for k in range(len(names))})[:3]
         if total != len(names) or wrong:
+            told = ", ".join(map(shown, wrong)) or "fewer or more"
             raise FormatError(
                 f"{folder / _DATA} must hold episode_0, episode_1, ... ({total!r:.20} of them, by "
-                f"its {_METADATA}), but holds {len(names)}: {', '.join(map(shown, wrong)) or 'fewer'}"
+                f"its {_METADATA}), but holds {len(names)}: {told}"
             )
         for k in range(len(names)):
             yield _stored_episode(file, folder / _DATA, f"episode_{k}", shapes)

@@ -25,6 +25,7 @@ from logel.history import LearningHistory
 from logel.importing.columns import Column, Origin, Table, join, shown
 from logel.importing.limits import Limits, check_plain_file
 from logel.importing.tables import history_from_table, table_of_history, table_of_stages
+from logel.progress import Progress
 
 _FORMATS = ("csv", "parquet")
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
@@ -40,6 +41,7 @@ def history_from_files(
     ignore: Sequence[str] = (),
     metadata: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
+    progress: Progress | None = None,
 ) -> LearningHistory:
     """See `LearningHistory.from_csv` and `from_parquet`."""
     if file_format not in _FORMATS:
@@ -56,6 +58,8 @@ def history_from_files(
         table = read(path, ignore, limits, left)
         left -= table.n_rows * len(table.columns)
         tables.append(table)
+        if progress is not None:
+            progress("reading", len(tables), len(sources))
     alone = len(tables) == 1
     # A single file without stages would be a history of one stage: more likely a forgotten column.
     steps = tables[0] if alone else join(tables, column="stage")
@@ -101,20 +105,31 @@ def _write(table: Table, path: Path, file_format: str) -> None:
 
 
 def _csv_bytes(table: Table) -> bytes:
-    from logel.importing.frames import frame_of_table
-
+    pa, arrow_csv = _arrow(), _arrow("csv")
     for name in table.columns:
         if set(name) & {"\n", "\r"}:
             raise HistoryError(f"the name {name!r} has a line break, which CSV cannot hold")
-    # Short decimals of a 32-bit float name another 64-bit one: widen before writing.
-    wide = {
-        name: Column(column.values.astype(np.float64), column.missing)
-        if column.values.dtype == np.float32
-        else column
-        for name, column in table.columns.items()
-    }
-    text = frame_of_table(Table(wide, table.origins)).to_csv(index=False, lineterminator="\n")
-    return text.encode()
+    columns = {name: _written(column) for name, column in table.columns.items()}
+    buffer = io.BytesIO()
+    arrow_csv.write_csv(pa.table(columns), buffer, arrow_csv.WriteOptions(quoting_style="needed"))
+    return buffer.getvalue()
+
+
+def _written(column: Column) -> Any:
+    """A column in which floats look like floats, and 32-bit ones are written out in full."""
+    pa = _arrow()
+    values = column.values
+    if values.dtype == np.float32:
+        # Short decimals of a 32-bit float name another 64-bit one: widen before writing.
+        values = values.astype(np.float64)
+    array = _arrow_array(Column(values, column.missing))
+    here = values[~column.missing]
+    if values.dtype.kind != "f" or not (here == np.rint(here)).all():
+        return array
+    # Arrow writes 1.0 as 1, so a column of nothing else would come back as whole numbers.
+    compute, text = _arrow("compute"), array.cast(pa.string())
+    whole = compute.invert(compute.match_substring(text, "e"))
+    return compute.if_else(whole, compute.binary_join_element_wise(text, ".0", ""), text)
 
 
 def _read_csv(path: Path, ignore: Sequence[str], limits: Limits, cells: int) -> Table:
@@ -199,10 +214,7 @@ def _header(path: Path, line: bytes, limits: Limits) -> list[str]:
 
 def _parquet_bytes(table: Table) -> bytes:
     pa, parquet = _arrow(), _arrow("parquet")
-    columns = {
-        name: pa.array(column.values, mask=column.missing if column.missing.any() else None)
-        for name, column in table.columns.items()
-    }
+    columns = {name: _arrow_array(column) for name, column in table.columns.items()}
     buffer = io.BytesIO()
     parquet.write_table(pa.table(columns), buffer)
     return buffer.getvalue()
@@ -264,6 +276,11 @@ def _column(chunked: Any, name: str, origin: Origin) -> Column:
         return Column.of(filled.to_numpy(), missing)
     except ValueError as error:
         raise HistoryError(f"{origin.name}, column {shown(name)}: {error}") from None
+
+
+def _arrow_array(column: Column) -> Any:
+    missing = column.missing
+    return _arrow().array(column.values, mask=missing if missing.any() else None)
 
 
 def _first_text(chunked: Any) -> tuple[int, object]:
