@@ -662,7 +662,7 @@ class LearningHistory:
         Returns:
             The datasets' folders.
         """
-        from logel.importing.minari_datasets import save_minari
+        from logel.importing.minari_writing import save_minari
 
         return save_minari(self, folder, progress=progress)
 

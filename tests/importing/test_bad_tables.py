@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logel.errors import FormatError, HistoryError, LogelError, OptionError
+from logel.errors import FormatError, HistoryError, LogelError, MissingExtraError, OptionError
 from logel.history import LearningHistory
 from logel.importing.limits import Limits
 
@@ -314,6 +315,27 @@ def test_exports_do_not_overwrite(tmp_path: Path) -> None:
         with pytest.raises(FormatError, match="there is no folder"):
             write(tmp_path / "nowhere" / "good.csv")
     assert (tmp_path / "good.csv").read_text() == GOOD
+
+
+@pytest.mark.parametrize(
+    ("package", "call", "extra"),
+    [
+        ("pandas", lambda h, p: h.to_dataframe(), "tables"),
+        ("pyarrow", lambda h, p: h.to_csv(p / "x.csv"), "tables"),
+        ("pyarrow", lambda h, p: LearningHistory.from_csv(p / "good.csv"), "tables"),
+        ("minari", lambda h, p: h.to_minari(p / "x"), "minari"),
+        ("h5py", lambda h, p: LearningHistory.from_minari([p]), "minari"),
+    ],
+)
+def test_missing_packages_name_their_extra(
+    package: str, call: Any, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "good.csv").write_text(GOOD)
+    (tmp_path / "metadata.json").write_text("{}")
+    history = LearningHistory.from_csv(tmp_path / "good.csv")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=rf"{package} is not .*'logel\[{extra}\]'"):
+        call(history, tmp_path)
 
 
 FIELDS = st.sampled_from(

@@ -10,7 +10,8 @@ import numpy as np
 from logel.errors import HistoryError, MissingExtraError
 from logel.history import LearningHistory
 from logel.importing.columns import Column, Origin, Table
-from logel.importing.tables import history_from_table, table_of_history, table_of_stages
+from logel.importing.table_writing import table_of_history, table_of_stages
+from logel.importing.tables import history_from_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,7 +24,8 @@ from logel.files import write_atomically
 from logel.history import LearningHistory
 from logel.importing.columns import Column, Origin, Table, join, shown
 from logel.importing.limits import Limits, check_plain_file
-from logel.importing.tables import history_from_table, table_of_history, table_of_stages
+from logel.importing.table_writing import table_of_history, table_of_stages
+from logel.importing.tables import history_from_table
 from logel.progress import Progress
 
 _FORMATS = ("csv", "parquet")
