@@ -370,8 +370,16 @@ def test_the_limit_is_for_all_files_together(tmp_path: Path) -> None:
         (tmp_path / f"{t}.csv").write_text(f"{HEADER.removeprefix('stage,')}\n0,0,1,1\n")
     paths = [tmp_path / f"{t}.csv" for t in range(3)]
     assert len(LearningHistory.from_csv(paths, limits=Limits(cells=12))) == 3
-    with pytest.raises(FormatError, match=r"2\.csv declares 4 cells"):
+    with pytest.raises(FormatError, match=r"2\.csv, with all .* declares 12 cells"):
         LearningHistory.from_csv(paths, limits=Limits(cells=11))
+
+
+def test_the_limit_is_for_all_datasets_together(tmp_path: Path) -> None:
+    paths = history().to_minari(tmp_path / "datasets")
+    # Two steps: 3 observations and twice 2 actions, rewards, terminations, features.
+    assert len(LearningHistory.from_minari(paths, limits=Limits(cells=22))) == 2
+    with pytest.raises(FormatError, match=r"stage-00001.*with all that .* declares 22 cells"):
+        LearningHistory.from_minari(paths, limits=Limits(cells=21))
 
 
 @pytest.mark.parametrize("name", ["folder", "pipe", "missing"])

@@ -17,7 +17,7 @@ import numpy as np
 
 from logel.errors import FormatError, HistoryError, MissingExtraError
 from logel.history import Array
-from logel.importing.limits import Limits, check_plain_file
+from logel.importing.limits import CellCount, Limits, check_plain_file
 
 # Deflate, shuffle, Fletcher32, n-bit, scale-offset and h5py's LZF: all part of the library itself.
 _BUILT_IN_FILTERS = {1, 2, 3, 5, 6, 32000}
@@ -26,11 +26,11 @@ _BUILT_IN_FILTERS = {1, 2, 3, 5, 6, 32000}
 class Hdf5Reader:
     """An open file out of which only plain arrays come, within limits."""
 
-    def __init__(self, file: Any, path: Path, limits: Limits) -> None:
+    def __init__(self, file: Any, path: Path, limits: Limits, cells: CellCount) -> None:
         self._file = file
         self._path = path
         self._limits = limits
-        self._cells_left = limits.cells
+        self._cells = cells
 
     def names(self, group: str = "/") -> list[str]:
         """Names inside a group."""
@@ -66,12 +66,9 @@ class Hdf5Reader:
         if found.is_virtual or found.external:
             raise FormatError(f"{where}: keeps its data in another file, which is not followed")
         self._check_filters(found, where)
-        size = math.prod(found.shape)
-        if size > self._cells_left:
-            self._limits.check("cells", self._limits.cells - self._cells_left + size, where)
         if found.chunks is not None:
             self._limits.check("cells", math.prod(found.chunks), f"{where}, in one chunk,")
-        self._cells_left -= size
+        self._cells.add(math.prod(found.shape), where)
         return np.asarray(found[()])
 
     def _open(self, name: str) -> Any:
@@ -104,7 +101,7 @@ class Hdf5Reader:
 
 
 @contextmanager
-def open_hdf5(path: Path, limits: Limits) -> Iterator[Hdf5Reader]:
+def open_hdf5(path: Path, limits: Limits, cells: CellCount) -> Iterator[Hdf5Reader]:
     """Open a file for reading; whatever the library says of it becomes one sentence."""
     try:
         import h5py
@@ -113,7 +110,7 @@ def open_hdf5(path: Path, limits: Limits) -> Iterator[Hdf5Reader]:
     check_plain_file(path, limits, follow_links=False)
     try:
         with h5py.File(path, "r") as file:
-            yield Hdf5Reader(file, path, limits)
+            yield Hdf5Reader(file, path, limits, cells)
     except (FormatError, HistoryError):
         raise
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, MemoryError) as error:

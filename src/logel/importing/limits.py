@@ -48,6 +48,20 @@ class Limits:
             )
 
 
+class CellCount:
+    """Numbers read so far by one import, over all of its files."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._used = 0
+
+    def add(self, cells: int, where: object) -> None:
+        """Count what a file declares before it is read; refuse what is too much in all."""
+        together = f"{where}, with all that was read before it," if self._used else where
+        self._used += cells
+        self._limits.check("cells", self._used, together)
+
+
 def check_plain_file(path: Path, limits: Limits, *, follow_links: bool = True) -> None:
     """Refuse devices, pipes, folders, oversized files and (unless followed) symbolic links."""
     if (path.is_symlink() and not follow_links) or not path.is_file():

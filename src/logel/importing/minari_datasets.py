@@ -21,7 +21,7 @@ from logel.errors import FormatError, HistoryError, OptionError
 from logel.history import Array, Episode, LearningHistory, Stage
 from logel.importing.columns import shown
 from logel.importing.hdf5 import Hdf5Reader, open_hdf5
-from logel.importing.limits import Limits, check_plain_file
+from logel.importing.limits import CellCount, Limits, check_plain_file
 from logel.progress import Progress
 
 LOGEL_KEY = "logel"
@@ -64,8 +64,9 @@ def history_from_minari(
         raise HistoryError("a history needs at least one stage, but no dataset was given")
     limits = limits or Limits()
     stages, notes, returns = [], [], []
+    cells = CellCount(limits)
     for t, dataset in enumerate(datasets):
-        stage, note, mean_return = _read_stage(dataset, limits)
+        stage, note, mean_return = _read_stage(dataset, limits, cells)
         stages.append(stage)
         notes.append(note)
         returns.append(mean_return)
@@ -90,12 +91,12 @@ def history_from_minari(
     )
 
 
-def _read_stage(dataset: Any, limits: Limits) -> tuple[Stage, _Notes, float]:
+def _read_stage(dataset: Any, limits: Limits, cells: CellCount) -> tuple[Stage, _Notes, float]:
     """One dataset: its stage, logel's notes, and the mean return (NaN when unknown)."""
     if isinstance(dataset, str | PathLike):
         name, folder = str(dataset), _data_folder(Path(dataset))
         declared = _read_metadata(folder / _METADATA, limits)
-        raw_episodes = _folder_episodes(folder, declared, limits)
+        raw_episodes = _folder_episodes(folder, declared, limits, cells)
     elif hasattr(dataset, "iterate_episodes"):
         stored = getattr(getattr(dataset, "storage", None), "data_path", None)
         name = str(stored or "the dataset")
@@ -179,7 +180,9 @@ def _read_metadata(path: Path, limits: Limits) -> dict[str, Any]:
     return found
 
 
-def _folder_episodes(folder: Path, declared: Mapping[str, Any], limits: Limits) -> Iterator[_Raw]:
+def _folder_episodes(
+    folder: Path, declared: Mapping[str, Any], limits: Limits, cells: CellCount
+) -> Iterator[_Raw]:
     if declared.get("data_format", "hdf5") != "hdf5":
         raise FormatError(
             f"{folder} stores its data as {declared['data_format']!r:.40}: only hdf5 is read from "
@@ -189,7 +192,7 @@ def _folder_episodes(folder: Path, declared: Mapping[str, Any], limits: Limits) 
         part: _declared_shape(declared.get(f"{part}_space"), f"{folder / _METADATA}, {part}_space")
         for part in ("observation", "action")
     }
-    with open_hdf5(folder / _DATA, limits) as file:
+    with open_hdf5(folder / _DATA, limits, cells) as file:
         names = set(file.names())
         total = declared.get("total_episodes", len(names))
         wrong = sorted(names - {f"episode_{k}" for k in range(len(names))})[:3]

@@ -23,7 +23,7 @@ from logel.errors import FormatError, HistoryError, MissingExtraError, OptionErr
 from logel.files import write_atomically
 from logel.history import LearningHistory
 from logel.importing.columns import Column, Origin, Table, join, shown
-from logel.importing.limits import Limits, check_plain_file
+from logel.importing.limits import CellCount, Limits, check_plain_file
 from logel.importing.table_writing import table_of_history, table_of_stages
 from logel.importing.tables import history_from_table
 from logel.progress import Progress
@@ -52,22 +52,19 @@ def history_from_files(
     sources = [paths] if isinstance(paths, str | PathLike) else list(paths)
     if not sources:
         raise OptionError("name at least one file to import")
-    tables, left = [], limits.cells
+    tables, cells = [], CellCount(limits)
     for source in sources:
         path = Path(source)
         check_plain_file(path, limits)
-        table = read(path, ignore, limits, left)
-        left -= table.n_rows * len(table.columns)
-        tables.append(table)
+        tables.append(read(path, ignore, limits, cells))
         if progress is not None:
             progress("reading", len(tables), len(sources))
-    alone = len(tables) == 1
     # A single file without stages would be a history of one stage: more likely a forgotten column.
-    steps = tables[0] if alone else join(tables, column="stage")
+    steps = tables[0] if len(tables) == 1 else join(tables, column="stage")
     second = None
     if stages is not None:
         check_plain_file(Path(stages), limits)
-        second = read(Path(stages), (), limits, left)
+        second = read(Path(stages), (), limits, cells)
     return history_from_table(steps, stages=second, metadata=metadata)
 
 
@@ -133,7 +130,7 @@ def _written(column: Column) -> Any:
     return compute.if_else(whole, compute.binary_join_element_wise(text, ".0", ""), text)
 
 
-def _read_csv(path: Path, ignore: Sequence[str], limits: Limits, cells: int) -> Table:
+def _read_csv(path: Path, ignore: Sequence[str], limits: Limits, cells: CellCount) -> Table:
     arrow_csv, pa = _arrow("csv"), _arrow()
     data = path.read_bytes()
     if data.startswith(_COMPRESSED):
@@ -143,7 +140,7 @@ def _read_csv(path: Path, ignore: Sequence[str], limits: Limits, cells: int) -> 
     header, _, body = data.partition(b"\n")
     names = _header(path, header, limits)
     kept = [name for name in names if name not in ignore]
-    Limits(cells=max(cells, 1)).check("cells", (n_lines - 1) * len(names), path)
+    cells.add((n_lines - 1) * len(names), path)
     bad_rows: list[Any] = []
 
     def note(row: Any) -> str:
@@ -221,7 +218,7 @@ def _parquet_bytes(table: Table) -> bytes:
     return buffer.getvalue()
 
 
-def _read_parquet(path: Path, ignore: Sequence[str], limits: Limits, cells: int) -> Table:
+def _read_parquet(path: Path, ignore: Sequence[str], limits: Limits, cells: CellCount) -> Table:
     pa, parquet = _arrow(), _arrow("parquet")
     with _parsing(path), pa.OSFile(os.fspath(path)) as source:
         file = parquet.ParquetFile(
@@ -232,7 +229,7 @@ def _read_parquet(path: Path, ignore: Sequence[str], limits: Limits, cells: int)
         n_rows = max(0, declared.num_rows)
         groups = [declared.row_group(k) for k in range(declared.num_row_groups)]
         counts = [n_rows, *(group.num_rows for group in groups)]
-        Limits(cells=max(cells, 1)).check("cells", max(counts) * declared.num_columns, path)
+        cells.add(max(counts) * declared.num_columns, path)
         unpacked = sum(max(0, group.total_byte_size) for group in groups)
         limits.check("file_bytes", unpacked, f"{path}, unpacked,")
         schema = file.schema_arrow
