@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from logel.cli_data import register_data_commands
 from logel.errors import LogelError, OptionError
 
 if TYPE_CHECKING:
@@ -356,6 +357,9 @@ def build_networks(
         build_network(n_roads, path)
         built.append(str(path))
     typer.echo(json.dumps(built) if json_output else f"built {', '.join(built)}")
+
+
+register_data_commands(app)
 
 
 def choose_policy(history: LearningHistory, family: str, *, device: str = "cpu") -> Policy:

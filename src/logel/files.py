@@ -290,6 +290,14 @@ def load_history(path: str | PathLike[str]) -> LearningHistory:
         raise FormatError(f"{manifest_path}: {error}") from None
 
 
+def recorded_versions(path: str | PathLike[str]) -> dict[str, str]:
+    """Versions of the packages that wrote a history, as its manifest tells them."""
+    manifest_path = Path(path) / MANIFEST
+    manifest = _read_json(manifest_path)
+    with _reading(manifest_path):
+        return {str(name): str(found) for name, found in manifest["packages"].items()}
+
+
 def _read_json(path: Path) -> Any:
     if path.stat().st_size > _MAX_MANIFEST_BYTES:
         raise FormatError(f"{path} is larger than any manifest: not a learning history")

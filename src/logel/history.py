@@ -21,6 +21,12 @@ from logel.errors import HistoryError
 
 if TYPE_CHECKING:
     from os import PathLike
+    from pathlib import Path
+
+    import pandas as pd
+
+    from logel.importing.limits import Limits
+    from logel.progress import Progress
 
 Array = npt.NDArray[Any]
 FeatureFunction = Callable[[Array, Array, Array], npt.ArrayLike]
@@ -483,6 +489,194 @@ class LearningHistory:
             learning_rates=None if rates is None else rates[indices[0] : indices[-1]],
             notes=self.notes[start:stop],
         )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        observations: npt.ArrayLike,
+        actions: npt.ArrayLike,
+        *,
+        stages: npt.ArrayLike,
+        episodes: npt.ArrayLike,
+        features: npt.ArrayLike | None = None,
+        terminated: npt.ArrayLike | None = None,
+        last_observations: npt.ArrayLike | None = None,
+        parameters: npt.ArrayLike | None = None,
+        learning_rates: npt.ArrayLike | None = None,
+        feature_names: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> LearningHistory:
+        """Build a history from flat arrays: one row per step, in the order of time.
+
+        Args:
+            observations: In which the action was taken, shape (N, ...).
+            actions: Shape (N,) for discrete actions (integers) or (N, k).
+            stages: Stage of every row, shape (N,): 0, 1, ..., never going back.
+            episodes: Episode of every row, shape (N,): any number that tells the episodes of a
+                stage apart; rows of an episode are consecutive.
+            features: Shape (N, q), if recorded.
+            terminated: Whether the environment ended the episode with this row, shape (N,); by
+                default never.
+            last_observations: The state each episode ended in, shape (n_episodes, ...), if seen.
+            parameters: Policy parameters of every stage, shape (m + 1, d), if known.
+            learning_rates: Learning rate of every step, shape (m,), if known.
+            feature_names: q names.
+            metadata: Anything worth keeping about the run, JSON-serialisable.
+        """
+        from logel.importing.arrays import history_from_arrays
+
+        return history_from_arrays(
+            observations,
+            actions,
+            stages=stages,
+            episodes=episodes,
+            features=features,
+            terminated=terminated,
+            last_observations=last_observations,
+            parameters=parameters,
+            learning_rates=learning_rates,
+            feature_names=feature_names,
+            metadata=metadata,
+        )
+
+    @classmethod
+    def from_dataframe(
+        cls,
+        frame: pd.DataFrame,
+        *,
+        stages: pd.DataFrame | None = None,
+        ignore: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> LearningHistory:
+        """Build a history from a pandas table of steps; `logel.importing.tables` lists the columns.
+
+        Args:
+            frame: One row per step, in the order of stage, episode and time.
+            stages: A second table, one row per stage: stage, learning_rate, parameter_0, ...
+            ignore: Columns to leave out.
+            metadata: Anything worth keeping about the run, JSON-serialisable.
+        """
+        from logel.importing.frames import history_from_frame
+
+        return history_from_frame(frame, stages=stages, ignore=ignore, metadata=metadata)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """All steps as a pandas table, the inverse of `from_dataframe`."""
+        from logel.importing.frames import frame_of_history
+
+        return frame_of_history(self)
+
+    def stages_to_dataframe(self) -> pd.DataFrame | None:
+        """Learning rates and parameters, one row per stage; None when neither is known."""
+        from logel.importing.frames import frame_of_stages
+
+        return frame_of_stages(self)
+
+    @classmethod
+    def from_csv(
+        cls,
+        paths: Sequence[str | PathLike[str]] | str | PathLike[str],
+        *,
+        stages: str | PathLike[str] | None = None,
+        ignore: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+    ) -> LearningHistory:
+        """Read CSV files: one with a column `stage`, or several, one per stage.
+
+        Args:
+            paths: The file or files; `logel.importing.tables` lists the columns.
+            stages: A second table, one row per stage: stage, learning_rate, parameter_0, ...
+            ignore: Columns to leave out.
+            metadata: Anything worth keeping about the run, JSON-serialisable.
+            limits: How large the files may be.
+        """
+        from logel.importing.table_files import history_from_files
+
+        return history_from_files(
+            paths,
+            file_format="csv",
+            stages=stages,
+            ignore=ignore,
+            metadata=metadata,
+            limits=limits,
+        )
+
+    @classmethod
+    def from_parquet(
+        cls,
+        paths: Sequence[str | PathLike[str]] | str | PathLike[str],
+        *,
+        stages: str | PathLike[str] | None = None,
+        ignore: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+    ) -> LearningHistory:
+        """Read Parquet files; like `from_csv`, with the types the files declare."""
+        from logel.importing.table_files import history_from_files
+
+        return history_from_files(
+            paths,
+            file_format="parquet",
+            stages=stages,
+            ignore=ignore,
+            metadata=metadata,
+            limits=limits,
+        )
+
+    def to_csv(self, path: str | PathLike[str]) -> None:
+        """Write all steps to a new CSV file; 32-bit floats come back as 64-bit ones."""
+        from logel.importing.table_files import save_table
+
+        save_table(self, path, file_format="csv")
+
+    def to_parquet(self, path: str | PathLike[str]) -> None:
+        """Write all steps to a new Parquet file."""
+        from logel.importing.table_files import save_table
+
+        save_table(self, path, file_format="parquet")
+
+    @classmethod
+    def from_minari(
+        cls,
+        datasets: Sequence[Any],
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        progress: Progress | None = None,
+    ) -> LearningHistory:
+        """Read Minari datasets, one per stage, in the order of learning.
+
+        Only episodes are read: no environment is built from a dataset's metadata.
+
+        Args:
+            datasets: Folders, which are read without Minari, or datasets opened with it.
+            metadata: Anything worth keeping about the run, JSON-serialisable.
+            limits: How large the files may be.
+            progress: Called after every dataset.
+        """
+        from logel.importing.minari_datasets import history_from_minari
+
+        return history_from_minari(datasets, metadata=metadata, limits=limits, progress=progress)
+
+    def to_minari(
+        self, folder: str | PathLike[str], *, progress: Progress | None = None
+    ) -> list[Path]:
+        """Write one Minari dataset per stage into a new folder.
+
+        Features go to `infos["features"]`; rewards, which a history does not know, are NaN.
+        Below ~/.minari/datasets, `minari.load_dataset("FOLDER/stage-00000-v0")` finds them.
+
+        Args:
+            folder: A new folder.
+            progress: Called after every dataset.
+
+        Returns:
+            The datasets' folders.
+        """
+        from logel.importing.minari_writing import save_minari
+
+        return save_minari(self, folder, progress=progress)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the history to a new folder; see `logel.files` for the format."""

@@ -1,0 +1,195 @@
+"""Flat arrays, one row per step, with the stage and the episode of every row beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logel.errors import HistoryError
+from logel.history import Array, LearningHistory, Stage
+
+
+def history_from_arrays(
+    observations: npt.ArrayLike,
+    actions: npt.ArrayLike,
+    *,
+    stages: npt.ArrayLike,
+    episodes: npt.ArrayLike,
+    features: npt.ArrayLike | None = None,
+    terminated: npt.ArrayLike | None = None,
+    last_observations: npt.ArrayLike | None = None,
+    parameters: npt.ArrayLike | None = None,
+    learning_rates: npt.ArrayLike | None = None,
+    feature_names: Sequence[str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> LearningHistory:
+    """See `LearningHistory.from_arrays`."""
+    rows = {"observations": _rows(observations, "observations"), "actions": _rows(actions)}
+    if features is not None:
+        rows["features"] = _rows(features, "features")
+    labels = {"stages": _labels(stages, "stages"), "episodes": _labels(episodes, "episodes")}
+    ended = np.zeros(len(rows["actions"]), dtype=bool)
+    if terminated is not None:
+        ended = _flags(terminated)
+    for name, array in {**rows, **labels, "terminated": ended}.items():
+        if len(array) != len(rows["actions"]):
+            raise HistoryError(
+                f"{name} must have {len(rows['actions'])} rows like actions, but has {len(array)}"
+            )
+    starts = episode_starts(labels["stages"], labels["episodes"])
+    lengths = np.diff(np.append(starts, len(ended)))
+    ends = starts + lengths - 1
+    early = ended.copy()
+    early[ends] = False
+    if early.any():
+        row = int(np.argmax(early))
+        raise HistoryError(f"terminated, row {row}: true, but the episode continues after it")
+    last = None if last_observations is None else _rows(last_observations, "last_observations")
+    if last is not None and len(last) != len(starts):
+        raise HistoryError(
+            f"last_observations must have {len(starts)} rows, one per episode, but has {len(last)}"
+        )
+    return pack_history(
+        rows["observations"],
+        rows["actions"],
+        stage_of=labels["stages"][starts],
+        lengths=lengths,
+        terminated=ended[ends],
+        last_observations=last,
+        last_seen=np.full(len(starts), last is not None),
+        features=rows.get("features"),
+        parameters=parameters,
+        learning_rates=learning_rates,
+        feature_names=feature_names,
+        metadata=metadata,
+    )
+
+
+def pack_history(
+    observations: Array,
+    actions: Array,
+    *,
+    stage_of: Array,
+    lengths: Array,
+    terminated: Array,
+    last_observations: Array | None,
+    last_seen: Array,
+    features: Array | None = None,
+    parameters: npt.ArrayLike | None = None,
+    learning_rates: npt.ArrayLike | None = None,
+    feature_names: Sequence[str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> LearningHistory:
+    """Cut rows that are in order into stages.
+
+    Args:
+        observations: In which an action was taken, shape (N, ...).
+        actions: Shape (N, ...).
+        stage_of: Stage of every episode, 0..m in order, shape (n_episodes,).
+        lengths: Number of rows of every episode.
+        terminated: Whether the environment ended the episode, shape (n_episodes,).
+        last_observations: Shape (n_episodes, ...), or None.
+        last_seen: Which of them were seen; a stage with one unseen is a stage without.
+        features: Shape (N, q), or None.
+        parameters: Shape (m + 1, d), or None.
+        learning_rates: Shape (m,), or None.
+        feature_names: q names.
+        metadata: Anything worth keeping.
+    """
+    n_stages = int(stage_of[-1]) + 1
+    table = None
+    if parameters is not None:
+        table = np.asarray(parameters)
+        if table.ndim != 2 or len(table) != n_stages:
+            raise HistoryError(
+                f"parameters must have shape ({n_stages}, d), one row per stage, but have "
+                f"{table.shape}"
+            )
+    bounds = np.searchsorted(stage_of, np.arange(n_stages + 1))
+    row_bounds = np.concatenate([[0], np.cumsum(lengths)])[bounds]
+    stages = []
+    for t in range(n_stages):
+        own = slice(bounds[t], bounds[t + 1])
+        rows = slice(row_bounds[t], row_bounds[t + 1])
+        seen = last_observations is not None and bool(last_seen[own].all())
+        try:
+            stage = Stage(
+                observations=observations[rows],
+                actions=actions[rows],
+                lengths=lengths[own],
+                terminated=terminated[own],
+                last_observations=last_observations[own]
+                if last_observations is not None and seen
+                else None,
+                features=None if features is None else features[rows],
+                parameters=None if table is None else table[t],
+            )
+        except HistoryError as error:
+            raise HistoryError(f"stage {t}: {error}") from None
+        stages.append(stage)
+    return LearningHistory.from_stages(
+        stages, learning_rates=learning_rates, feature_names=feature_names, metadata=metadata
+    )
+
+
+def episode_starts(stages: Array, episodes: Array) -> Array:
+    """Rows at which an episode starts; refuses stages out of order and scattered episodes."""
+    if len(stages) == 0:
+        raise HistoryError("a history needs at least one row, but there are none")
+    if stages[0] != 0:
+        raise HistoryError(f"stages, row 0: {stages[0]}, but stages are numbered 0, 1, ...")
+    steps = np.diff(stages)
+    if ((steps != 0) & (steps != 1)).any():
+        row = int(np.argmax((steps != 0) & (steps != 1))) + 1
+        told = "skips a stage" if steps[row - 1] > 1 else "goes back"
+        raise HistoryError(
+            f"stages, row {row}: {stages[row]} after {stages[row - 1]} {told}; sort the rows by "
+            "stage and number the stages 0, 1, ..."
+        )
+    new = np.concatenate([[True], (steps != 0) | (np.diff(episodes) != 0)])
+    starts = np.flatnonzero(new)
+    order = np.lexsort((episodes[starts], stages[starts]))
+    same = (np.diff(stages[starts][order]) == 0) & (np.diff(episodes[starts][order]) == 0)
+    if same.any():
+        row = int(starts[order[1:][same]].min())
+        raise HistoryError(
+            f"episodes, row {row}: episode {episodes[row]} of stage {stages[row]} comes back after "
+            "another; keep the rows of an episode together, in the order of time"
+        )
+    return starts
+
+
+def _rows(values: npt.ArrayLike, name: str = "actions") -> Array:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise HistoryError(f"{name} cannot be made an array: {error}") from None
+    if array.ndim == 0:
+        raise HistoryError(f"{name} needs one row per step, but is a single value")
+    if array.dtype.kind not in "buif":
+        raise HistoryError(f"{name} must be numbers, not {array.dtype}")
+    finite = np.isfinite(array)
+    if not finite.all():
+        row, *column = (int(i) for i in np.argwhere(~finite)[0])
+        where = f"row {row}" + (f", column {column[0]}" if len(column) == 1 else "")
+        raise HistoryError(f"{name}, {where}: must be finite, but is {array[~finite][0]}")
+    return array
+
+
+def _labels(values: npt.ArrayLike, name: str) -> Array:
+    array = _rows(values, name)
+    if array.dtype.kind not in "ui" or array.ndim != 1:
+        raise HistoryError(
+            f"{name} must be one whole number per row, not {array.dtype} of shape {array.shape}"
+        )
+    return array.astype(np.int64)
+
+
+def _flags(values: npt.ArrayLike) -> Array:
+    array = _rows(values, "terminated")
+    if array.ndim != 1 or not np.isin(array, (0, 1)).all():
+        raise HistoryError("terminated must be one true or false per row")
+    return array.astype(bool)

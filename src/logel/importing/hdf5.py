@@ -1,0 +1,118 @@
+"""Reading numbers out of HDF5 files that strangers wrote.
+
+An HDF5 file can point out of itself (external links, external storage, virtual datasets), hold
+Python objects, ask for filters that are loaded as plug-ins, and declare any size. None of it is
+needed for arrays of numbers, so all of it is refused before any data are read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logel.errors import FormatError, HistoryError, MissingExtraError
+from logel.history import Array
+from logel.importing.limits import CellCount, Limits, check_plain_file
+
+# Deflate, shuffle, Fletcher32, n-bit, scale-offset and h5py's LZF: all part of the library itself.
+_BUILT_IN_FILTERS = {1, 2, 3, 5, 6, 32000}
+
+
+class Hdf5Reader:
+    """An open file out of which only plain arrays come, within limits."""
+
+    def __init__(self, file: Any, path: Path, limits: Limits, cells: CellCount) -> None:
+        self._file = file
+        self._path = path
+        self._limits = limits
+        self._cells = cells
+
+    def names(self, group: str = "/") -> list[str]:
+        """Names inside a group."""
+        found = self._file if group == "/" else self._open(group)
+        if not hasattr(found, "keys"):
+            raise FormatError(f"{self._path}, {group}: must be a group")
+        self._limits.check("episodes", len(found), self._path)
+        return list(found)
+
+    def has(self, name: str) -> bool:
+        """Whether there is something of this name, followed through groups."""
+        parent, _, last = name.rpartition("/")
+        if parent and not self.has(parent):
+            return False
+        group = self._open(parent) if parent else self._file
+        return hasattr(group, "keys") and group.get(last, getlink=True) is not None
+
+    def array(self, name: str) -> Array:
+        """A dataset of numbers."""
+        import h5py
+
+        where = f"{self._path}, {name}"
+        found = self._open(name)
+        if not isinstance(found, h5py.Dataset):
+            raise FormatError(
+                f"{where}: must be one array of numbers, but is a group (a Dict or Tuple space?); "
+                "flatten it first"
+            )
+        if found.dtype.kind not in "biuf":
+            raise FormatError(f"{where}: must be numbers, but holds {found.dtype}")
+        if found.shape is None or len(found.shape) == 0:
+            raise FormatError(f"{where}: must have one row per time, but is a single value")
+        if found.is_virtual or found.external:
+            raise FormatError(f"{where}: keeps its data in another file, which is not followed")
+        self._check_filters(found, where)
+        if found.chunks is not None:
+            self._limits.check("cells", math.prod(found.chunks), f"{where}, in one chunk,")
+        self._cells.add(math.prod(found.shape), where)
+        return np.asarray(found[()])
+
+    def _open(self, name: str) -> Any:
+        """Follow hard links only, one name at a time."""
+        import h5py
+
+        at = self._file
+        for part in name.split("/"):
+            if not isinstance(at, h5py.Group):
+                raise FormatError(f"{self._path}, {name}: {at.name} is not a group")
+            link = at.get(part, getlink=True)
+            if link is None:
+                raise FormatError(f"{self._path} has no {name}")
+            if not isinstance(link, h5py.HardLink):
+                raise FormatError(
+                    f"{self._path}, {name}: is a link to somewhere else, which is not followed"
+                )
+            at = at[part]
+        return at
+
+    def _check_filters(self, dataset: Any, where: str) -> None:
+        properties = dataset.id.get_create_plist()
+        for k in range(properties.get_nfilters()):
+            code = properties.get_filter(k)[0]
+            if code not in _BUILT_IN_FILTERS:
+                raise FormatError(
+                    f"{where}: is packed with filter {code}, which would need a plug-in; store it "
+                    "without, or with gzip"
+                )
+
+
+@contextmanager
+def open_hdf5(path: Path, limits: Limits, cells: CellCount) -> Iterator[Hdf5Reader]:
+    """Open a file for reading; whatever the library says of it becomes one sentence."""
+    try:
+        import h5py
+    except ImportError:
+        raise MissingExtraError("h5py", "minari") from None
+    check_plain_file(path, limits, follow_links=False)
+    try:
+        with h5py.File(path, "r") as file:
+            yield Hdf5Reader(file, path, limits, cells)
+    except (FormatError, HistoryError):
+        raise
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError, MemoryError) as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise FormatError(f"{path} is corrupted or truncated: {reason}") from None
