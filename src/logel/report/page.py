@@ -185,7 +185,9 @@ def _hero(title: str, data: dict[str, Any]) -> str:
 def _list_section(name: str, title: str, lines: Sequence[str], *, marker: str) -> str:
     if not lines:
         return ""
-    items = "".join(f"<li>{escape(line, longest=1000)}</li>" for line in lines)
+    items = "".join(
+        f"<li>{escape(line[:1].upper() + line[1:], longest=1000)}</li>" for line in lines
+    )
     return section(name, title, "", [f'<ol class="{marker}s">{items}</ol>'])
 
 

@@ -14,6 +14,7 @@ from logel.history import FeatureFunction, LearningHistory
 from logel.report.page_stages import StageViews, stage_views
 from logel.report.page_words import (
     STATUS_NAMES,
+    gauge_sentences,
     headline,
     next_steps,
     qualifier,
@@ -63,7 +64,7 @@ def page_data(
         "status": {
             "name": STATUS_NAMES[estimate.status],
             "code": estimate.status.name,
-            "mood": status_mood(estimate.status),
+            "mood": status_mood(estimate),
             "sentence": status_advice(estimate),
         },
         "facts": _facts(estimate, views),
@@ -169,7 +170,7 @@ def _gauge(estimate: RewardEstimate, shown: Any) -> dict[str, Any]:
     sizes = np.maximum(np.abs(rows).max(axis=1, keepdims=True), 1e-300)
     signs = np.sign(np.take_along_axis(rows, np.abs(rows).argmax(axis=1)[:, None], axis=1))
     return {
-        "sentences": [clean(sentence, longest=600) for sentence in gauge.describe()[:12]],
+        "sentences": gauge_sentences(estimate),
         "rows": (rows * signs / sizes)[:, shown],
         "none": min(len(gauge.directions), 12),
         "plot": not all(simple_combination(row) for row in rows),

@@ -134,6 +134,7 @@ def _map(data: Data) -> str:
     )
 
 
+_MOST_CHIPS = 16
 _VERDICTS = {
     "paid": ("Paid for", "the whole 95% interval is above zero"),
     "pays": ("Pays for", "the whole 95% interval is below zero"),
@@ -148,14 +149,16 @@ def _identified(data: Data) -> list[str]:
         members = [
             n for n, v in zip(_names(data), data["weights"]["verdict"], strict=True) if v == word
         ]
-        chips = "".join(f"<li>{escape(name)}</li>" for name in members)
+        chips = "".join(f"<li>{escape(name, longest=60)}</li>" for name in members[:_MOST_CHIPS])
+        if len(members) > _MOST_CHIPS:
+            chips += f'<li class="none">and {len(members) - _MOST_CHIPS} more</li>'
         chips = chips or '<li class="none">none</li>'
         groups.append(
             f'<div class="group {word}"><h3>{label}</h3><p>{meaning}</p><ul>{chips}</ul></div>'
         )
     gauge = data["gauge"]
     sentences = "".join(
-        f"<li>{escape(s[0].upper() + s[1:], longest=700)}.</li>" for s in gauge["sentences"] if s
+        f"<li>{escape(sentence, longest=700)}</li>" for sentence in gauge["sentences"]
     )
     rank = (
         f"Rank {gauge['rank']} of {len(data['names'])}; condition number "
@@ -175,7 +178,7 @@ def _identified(data: Data) -> list[str]:
             "gauge",
             "Combinations of weights the data cannot tell",
             caption="Adding any multiple of such a combination to the weights would look the same "
-            "(or almost). Bars are coefficients, the largest scaled to 1.",
+            "(or almost). Shown are the coefficients, the largest scaled to 1.",
             alt="; ".join(
                 f"{kind}: "
                 + listed(
@@ -313,7 +316,8 @@ def _fit(data: Data) -> list[str]:
             "Does it move where the reward says?",
             steps["cosines"],
             caption=f"Cosine between observed and predicted movement, step by step; 1 is perfect, "
-            f"{number(chance)} what chance would give (dashed).",
+            f"{number(chance)} what chance would give (dashed)."
+            + (" With so few parameters, cosines tell little." if chance > 0.5 else ""),
             column="cosine",
         ),
         _series(

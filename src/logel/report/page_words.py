@@ -15,6 +15,8 @@ Float = npt.NDArray[np.float64]
 # A feature this much inside the gauge has no identified part worth naming.
 _WHOLLY = 0.99
 _TERM = 0.05
+# Above this, a random direction is so close to any other that the cosine is no evidence.
+_TELLING = 0.5
 _TRIED = (2, 4, 8, 16, 32, 64)
 
 
@@ -78,6 +80,11 @@ def headline(estimate: RewardEstimate) -> str:
             "The learner did not move the way any reward made of these features would move it, so "
             "the weights below should not be trusted."
         )
+    if is_doubtful(estimate):
+        return (
+            "The recovered reward points where the learner went no better than a random direction "
+            "would, so the weights below should not be trusted."
+        )
     if not np.isfinite(estimate.interval(0.95)).any():
         top = int(np.abs(estimate.weights).argmax())
         sign = "paid for" if estimate.weights[top] > 0 else "paying for"
@@ -91,10 +98,7 @@ def headline(estimate: RewardEstimate) -> str:
     if found.pays:
         parts.append(f"pays for {of(found.pays)}")
     if not parts:
-        return (
-            "The learner does follow a reward, but these data do not tell the sign of any single "
-            "weight yet."
-        )
+        return "These data do not tell the sign of any single weight yet."
     sentence = "The learner " + " and ".join(parts)
     if found.open:
         sentence += f"; the sign of {of(found.open)} is still open"
@@ -143,11 +147,22 @@ def simple_combination(row: Float) -> bool:
     return int((_terms(row) != 0).sum()) == 1 or _is_common_level(row)
 
 
-def status_mood(status: Status) -> str:
+def is_doubtful(estimate: RewardEstimate) -> bool:
+    """Whether the predicted movement is no closer to the observed than chance would have it.
+
+    With few parameters even chance comes close, and the cosines say nothing either way.
+    """
+    cosines = estimate.fit.cosines[np.isfinite(estimate.fit.cosines)]
+    if len(cosines) == 0 or estimate.fit.chance > _TELLING:
+        return False
+    return bool(np.median(cosines) <= estimate.fit.chance)
+
+
+def status_mood(estimate: RewardEstimate) -> str:
     """How worried to be: good, fair or bad."""
-    if status is Status.OK:
-        return "good"
-    return "fair" if status is Status.RANK_DEFICIENT else "bad"
+    if estimate.status not in (Status.OK, Status.RANK_DEFICIENT) or is_doubtful(estimate):
+        return "bad"
+    return "good" if estimate.status is Status.OK and not estimate.notes else "fair"
 
 
 STATUS_NAMES = {
@@ -162,12 +177,18 @@ STATUS_NAMES = {
 def status_advice(estimate: RewardEstimate) -> str:
     """The status's sentence, with what it means for the reader."""
     advice = {
-        Status.OK: "The solve converged and every direction of the weights is determined.",
+        Status.OK: "The solve converged, and the design determines every direction of the weights.",
         Status.RANK_DEFICIENT: "What is identified can be trusted; what is not is named below.",
         Status.UNEXPLAINED: "Treat this page as a negative result.",
         Status.NOT_CONVERGED: "Run the inference again with more iterations before using it.",
         Status.RATES_AT_BOUND: "Treat this page as a negative result.",
     }[estimate.status]
+    if is_doubtful(estimate):
+        advice = "But the movement it predicts is not the learner's: treat it as a negative result."
+    elif estimate.status is Status.OK and estimate.notes:
+        advice += " Mind the warnings."
+    if estimate.status is Status.OK:
+        return advice
     sentence = estimate.status.value
     return f"{sentence[0].upper()}{sentence[1:]}. {advice}"
 
@@ -185,14 +206,20 @@ def next_steps(estimate: RewardEstimate) -> list[str]:
     if estimate.status is Status.RATES_AT_BOUND:
         steps.append("Try another learner model, or other features: none of these moves it.")
     steps += [_gauge_step(row, estimate) for row in estimate.gauge.directions[:6]]
-    for row in estimate.gauge.weak[:6]:
-        members = _members(row, estimate)
+    weak = estimate.gauge.weak
+    if len(weak) > 2:
         steps.append(
-            f"Collect more episodes before reading anything into {listed(members)}: "
+            f"{len(weak)} combinations of weights cannot be told from sampling noise: collect more "
+            "episodes, or describe the reward with fewer or coarser features."
+        )
+    for row in weak if len(weak) <= 2 else ():
+        steps.append(
+            f"Collect more episodes before reading anything into {_phrase(row, estimate)}: "
             "its effect cannot yet be told from sampling noise."
         )
     cosines = estimate.fit.cosines[np.isfinite(estimate.fit.cosines)]
-    if len(cosines) and np.median(cosines) < 2 * estimate.fit.chance:
+    chance = estimate.fit.chance
+    if len(cosines) and chance <= _TELLING and np.median(cosines) < 2 * chance:
         steps.append(
             f"The predicted movement points where the learner went hardly better than chance "
             f"(median cosine {number(float(np.median(cosines)))}, chance "
@@ -202,7 +229,7 @@ def next_steps(estimate: RewardEstimate) -> list[str]:
     steps += _planning_steps(estimate)
     if estimate.covariance is None and estimate.draws is None:
         steps.append("Infer again with intervals=True to learn how sure these weights are.")
-    if status_mood(estimate.status) != "bad":
+    if status_mood(estimate) != "bad":
         steps.append(
             "Put the reward to the test: train a fresh agent on it with "
             "LinearReward.from_estimate(estimate, features).wrap(env), and compare it with the "
@@ -214,6 +241,33 @@ def next_steps(estimate: RewardEstimate) -> list[str]:
 def _members(row: Float, estimate: RewardEstimate) -> list[str]:
     used = _terms(row) != 0
     return [name for name, on in zip(estimate.feature_names, used, strict=True) if on]
+
+
+def _phrase(row: Float, estimate: RewardEstimate) -> str:
+    members = _members(row, estimate)
+    if len(members) == 1:
+        return f"the weight of {listed(members)}"
+    if _is_common_level(row):
+        return f"the common level of {listed(members, most=6)}"
+    largest = np.argsort(-np.abs(row), kind="stable")[: len(members)]
+    return f"a combination of {listed((estimate.feature_names[j] for j in largest), most=5)}"
+
+
+def gauge_sentences(estimate: RewardEstimate, *, most: int = 6) -> list[str]:
+    """What is not identified, and what hardly, one short sentence for each direction."""
+    gauge = estimate.gauge
+    told = [
+        f"Not identified: {_phrase(row, estimate)}; {clean(gauge.reason)}."
+        for row in gauge.directions
+    ]
+    told += [
+        f"Hardly identified: {_phrase(row, estimate)}; its effect cannot be told from the sampling "
+        "noise of the Jacobians."
+        for row in gauge.weak
+    ]
+    if len(told) > most:
+        told = [*told[: most - 1], f"And {len(told) - most + 1} more such combinations."]
+    return told
 
 
 def _gauge_step(row: Float, estimate: RewardEstimate) -> str:

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -275,14 +276,28 @@ def _made(study: StudyFolder) -> str:
     if isinstance(options, dict):
         lines += [(f"option {key}", value) for key, value in list(options.items())[:40]]
     lines.append(("commit", made.get("commit") or "unknown"))
+    command = f"<p><code>{escape(_command(study))}</code></p>"
     packages = made.get("packages")
     versions = list(packages.items())[:40] if isinstance(packages, dict) else []
     return (
-        '<div class="card"><h3>How this was made</h3><div class="pair">'
+        f'<div class="card"><h3>How this was made</h3>{command}<div class="pair">'
         + table(["what", "value"], lines, caption="The study and its options")
         + table(["package", "version"], versions, caption="Packages")
         + "</div></div>"
     )
+
+
+def _command(study: StudyFolder) -> str:
+    """The command line that makes the study again."""
+    options = study.made_by.get("options")
+    parts = ["logel", "reproduce", study.name]
+    for name in ("runs", "seed", "observers", "weights"):
+        value = options.get(name) if isinstance(options, dict) else None
+        if isinstance(value, list):
+            value = ",".join(map(str, value))
+        if value not in (None, ""):
+            parts += [f"--{name}", clean(value, longest=200)]
+    return shlex.join(parts)
 
 
 def _shrunk(png: bytes, factor: float) -> bytes:

@@ -362,13 +362,33 @@
   plots.models = (host, width) => drawBars(host, width, data.models, "log evidence over a random walk");
   plots.gauge = (host, width) => {
     const names = data.weights.index.map((j) => data.names[j]);
-    const rows = [];
-    data.gauge.rows.forEach((row, k) => {
-      row.forEach((c, i) => {
-        if (Math.abs(c) > 0.05) rows.push([data.gauge.rows.length > 1 ? `${k + 1}: ${names[i]}` : names[i], c]);
+    const rows = data.gauge.rows;
+    if (rows.length === 1) {
+      const used = rows[0].map((c, i) => [names[i], c]).filter(([, c]) => Math.abs(c) > 0.05);
+      drawBars(host, width, used.slice(0, 80), "coefficient (largest = 1)");
+      return;
+    }
+    const longest = Math.max(...names.map((name) => Array.from(name).length));
+    const left = Math.min(width * 0.34, 16 + 7.2 * longest);
+    const cell = Math.min(64, (width - left - 4) / rows.length);
+    const tall = 20;
+    const bottom = tall * names.length;
+    const svg = canvas(host, width, bottom + 46);
+    names.forEach((name, i) => {
+      const y = tall * i;
+      make("text", { x: left - 8, y: y + 14, "text-anchor": "end", class: "name" }, svg, shorten(name, left - 12));
+      rows.forEach((row, k) => {
+        const place = { x: left + k * cell, y, width: cell, height: tall };
+        const look = colour(row[i]);
+        const shape = make("rect", { ...place, ...look, class: `${look.class} cell` }, svg);
+        hover(shape, () => [name, [`combination ${k + 1}: ${show(row[i], 2)}`]]);
       });
     });
-    drawBars(host, width, rows.slice(0, 80), "coefficient (largest = 1)");
+    rows.forEach((_, k) => {
+      make("text", { x: left + (k + 0.5) * cell, y: bottom + 18, "text-anchor": "middle" }, svg, k + 1);
+    });
+    const label = "combination (blue: coefficient up to 1, orange: down to \u22121)";
+    make("text", { x: left, y: bottom + 38 }, svg, shorten(label, width - left, 6.2));
   };
 
   // --- maps ----------------------------------------------------------------------------------
@@ -377,7 +397,7 @@
     const { rows, columns, paint, tell, after, labels } = options;
     host.classList.add("centred");
     const side = Math.min(width, 480);
-    const margin = { left: 30, top: 4, bottom: options.key ? 74 : 40 };
+    const margin = { left: options.extent ? 56 : 30, top: 4, bottom: options.key ? 74 : 40 };
     const cell = (side - margin.left - 4) / columns;
     const tall = options.square === false ? Math.min(cell, 300 / rows) : cell;
     const height = margin.top + tall * rows + margin.bottom;
@@ -388,8 +408,8 @@
         const look = paint(r, c);
         const shape = make("rect", { ...place, ...look }, svg);
         if (options.fine) {
-          shape.setAttribute("width", cell + 0.4);
-          shape.setAttribute("height", tall + 0.4);
+          // Edges on whole pixels: half-covered ones would show as a lattice.
+          shape.setAttribute("shape-rendering", "crispEdges");
         }
         if (labels && cell >= 44) {
           const at = { x: place.x + cell / 2, "text-anchor": "middle", "pointer-events": "none" };
@@ -429,10 +449,8 @@
     }
     const centre = margin.left + wide / 2;
     make("text", { x: centre, y: bottom + 34, "text-anchor": "middle" }, svg, options.x);
-    if (!extent) {
-      const at = { x: -(margin.top + (tall * rows) / 2), y: 10, transform: "rotate(-90)" };
-      make("text", { ...at, "text-anchor": "middle" }, svg, options.y);
-    }
+    const turned = { x: -(margin.top + (tall * rows) / 2), y: 10, transform: "rotate(-90)" };
+    make("text", { ...turned, "text-anchor": "middle" }, svg, options.y);
     if (options.key) drawKey(svg, margin.left, bottom + 48, wide, options.key);
   }
 
