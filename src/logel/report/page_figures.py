@@ -178,7 +178,8 @@ def _identified(data: Data) -> list[str]:
             "gauge",
             "Combinations of weights the data cannot tell",
             caption="Adding any multiple of such a combination to the weights would look the same "
-            "(or almost). Shown are the coefficients, the largest scaled to 1.",
+            "(or almost). Shown are the coefficients, the largest scaled to 1; among several, "
+            "blue is positive and orange negative.",
             alt="; ".join(
                 f"{kind}: "
                 + listed(
@@ -229,7 +230,7 @@ def _visits(data: Data) -> str:
     return figure(
         "visits",
         "Where it goes, and what it does there",
-        caption=f"Darker cells hold a larger share of the stage's steps.{arrows}",
+        caption=f"Stronger colour marks a larger share of the stage's steps.{arrows}",
         alt=f"At the last stage the learner spends most of its time, {100 * last[top]:.0f}%, in "
         f"state {top} (at the first stage {100 * first[top]:.0f}%).",
         rows=table(

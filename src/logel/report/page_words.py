@@ -229,7 +229,8 @@ def next_steps(estimate: RewardEstimate) -> list[str]:
     steps += _planning_steps(estimate)
     if estimate.covariance is None and estimate.draws is None:
         steps.append("Infer again with intervals=True to learn how sure these weights are.")
-    if status_mood(estimate) != "bad":
+    found = verdicts(estimate)
+    if status_mood(estimate) != "bad" and (found.paid or found.pays):
         steps.append(
             "Put the reward to the test: train a fresh agent on it with "
             "LinearReward.from_estimate(estimate, features).wrap(env), and compare it with the "
@@ -301,12 +302,12 @@ def _planning_steps(estimate: RewardEstimate) -> list[str]:
     now = np.diff(estimate.interval(0.95), axis=1)[:, 0]
     found = verdicts(estimate)
     candidates = [j for j in found.open if np.isfinite(now[j]) and now[j] > 0]
-    what = "whose sign is still open"
+    what, most = "whose sign is still open", 2
     if not candidates:
         candidates = [j for j in (*found.paid, *found.pays) if np.isfinite(now[j]) and now[j] > 0]
-        what = "the widest of all"
+        what, most = "the widest of all", 1
     steps = []
-    for j in sorted(candidates, key=lambda j: -now[j])[:2]:
+    for j in sorted(candidates, key=lambda j: -now[j])[:most]:
         more = estimate.expected_widths(2.0)[j], estimate.expected_widths(1.0, 2.0)[j]
         if not np.isfinite(more).all():
             continue

@@ -30,6 +30,8 @@ _MOST_CLAIMS = 400
 _MOST_ROWS = 400
 _MOST_PICTURES = 12
 _MOST_RUNS = 120
+# A longer summary scrolls by itself.
+_MOST_OPEN = 40
 _BADGES = {"holds": "holds", "does not hold": "fails", "undecided": "undecided"}
 
 
@@ -245,7 +247,7 @@ def _interval(claim: Mapping[str, Any]) -> str:
 
 def _summary(rows: Sequence[Sequence[str]]) -> str:
     return (
-        '<div class="card open"><h3>Summary</h3>'
+        f'<div class="card {"open" if len(rows) <= _MOST_OPEN else "closed"}"><h3>Summary</h3>'
         + table(
             rows[0],
             _even(rows),

@@ -36,7 +36,7 @@
     const rough = (high - low) / Math.max(count, 1);
     if (!(rough > 0)) return [low];
     const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.999);
+    const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.999);
     const found = [];
     for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) {
       found.push(Number((i * step).toPrecision(12)));
@@ -387,8 +387,8 @@
     rows.forEach((_, k) => {
       make("text", { x: left + (k + 0.5) * cell, y: bottom + 18, "text-anchor": "middle" }, svg, k + 1);
     });
-    const label = "combination (blue: coefficient up to 1, orange: down to \u22121)";
-    make("text", { x: left, y: bottom + 38 }, svg, shorten(label, width - left, 6.2));
+    const centre = left + (cell * rows.length) / 2;
+    make("text", { x: centre, y: bottom + 38, "text-anchor": "middle" }, svg, "combination");
   };
 
   // --- maps ----------------------------------------------------------------------------------
@@ -628,7 +628,7 @@
       ["episodes", width < 480 ? "2× episodes" : "twice the episodes", "for fill-card"],
       ["stages", width < 480 ? "2× stages" : "twice the stages", "for fill-for"],
     ];
-    let at = left;
+    let at = width < 480 ? 0 : left;
     for (const [, label, look] of kinds) {
       make("circle", { cx: at + 5, cy: 10, r: 4.5, class: look, "stroke-width": 2 }, svg);
       make("text", { x: at + 16, y: 14 }, svg, label);
