@@ -178,7 +178,7 @@ def status_advice(estimate: RewardEstimate) -> str:
     """The status's sentence, with what it means for the reader."""
     advice = {
         Status.OK: "The solve converged, and the design determines every direction of the weights.",
-        Status.RANK_DEFICIENT: "What is identified can be trusted; what is not is named below.",
+        Status.RANK_DEFICIENT: "That leaves the identified part as it is; the rest is named below.",
         Status.UNEXPLAINED: "Treat this page as a negative result.",
         Status.NOT_CONVERGED: "Run the inference again with more iterations before using it.",
         Status.RATES_AT_BOUND: "Treat this page as a negative result.",
@@ -328,5 +328,5 @@ def _needed(estimate: RewardEstimate, j: int) -> str:
     for times in _TRIED:
         widths = estimate.expected_widths(1.0, float(times))
         if widths[j] / 2 < abs(estimate.weights[j]):
-            return f" About {times} times the stages should settle its sign."
+            return f" About {times} times the stages would settle its sign, were the estimate true."
     return " If its weight is as small as estimated, its sign may never be told: it may not matter."
