@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from logel.cli_data import register_data_commands
+from logel.cli_report import report as report_command
 from logel.errors import LogelError, OptionError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 record_app = typer.Typer(help="Let a learner learn and record its history.", no_args_is_help=True)
 app.add_typer(record_app, name="record")
+app.command("report")(report_command)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]

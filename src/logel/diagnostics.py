@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from logel.errors import IdentificationError
 from logel.history import Stage
-from logel.jacobian import StageJacobian
+
+if TYPE_CHECKING:
+    # Importing it would load torch, which reading an estimate has no use for.
+    from logel.jacobian import StageJacobian
 
 Float = npt.NDArray[np.float64]
 # Chosen so that a true gauge direction escapes detection about once in a thousand histories.

@@ -15,7 +15,7 @@ import scipy.stats
 
 from logel.diagnostics import Fit, Gauge
 from logel.errors import FormatError, OptionError
-from logel.export import to_frame, to_inference_data
+from logel.export import to_frame, to_html, to_inference_data
 from logel.files import package_versions, write_atomically
 from logel.planning import Planning
 from logel.solve import Status
@@ -221,6 +221,10 @@ class RewardEstimate:
             f"{n}={w:.3g}" for n, w in zip(self.feature_names, self.weights, strict=True)
         )
         return f"RewardEstimate({pairs}; {self.status.name})"
+
+    def _repr_html_(self) -> str:
+        """The estimate in a notebook: weights with intervals, status and notes."""
+        return to_html(self)
 
     def to_json(self) -> str:
         """The estimate as JSON; not-a-number becomes null."""

@@ -1,7 +1,8 @@
-"""Estimates for other people's tools: a pandas table, arviz posterior draws."""
+"""Estimates for other people's tools: a pandas table, arviz posterior draws, a notebook's cell."""
 
 from __future__ import annotations
 
+import html
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from logel.estimate import RewardEstimate
 
 Float = npt.NDArray[np.float64]
+_MOST_ROWS = 100
 
 
 def to_frame(estimate: RewardEstimate, level: float) -> pd.DataFrame:
@@ -79,3 +81,42 @@ def to_inference_data(estimate: RewardEstimate, n_draws: int, seed: int) -> Any:
             "inference_library": "logel",
         },
     )
+
+
+def to_html(estimate: RewardEstimate, level: float = 0.95) -> str:
+    """A small table for notebooks: weights with intervals, status, notes.
+
+    Names come from files, so everything is escaped; colours are the notebook's own.
+    """
+    ends, positive = estimate.interval(level), estimate.probability_positive()
+    order = np.sort(np.argsort(-np.abs(estimate.weights), kind="stable")[:_MOST_ROWS])
+    cell = 'style="text-align:right;padding:2px 12px 2px 0;font-variant-numeric:tabular-nums"'
+    name = 'style="text-align:left;padding:2px 12px 2px 0;font-weight:600"'
+    headers = ("weight", f"{100 * level:g}% interval", "P(weight &gt; 0)")
+    rows = [
+        f"<tr><th {name}>feature</th>" + "".join(f"<th {cell}>{h}</th>" for h in headers) + "</tr>"
+    ]
+    for j in order:
+        low, high = ends[j]
+        interval = f"{low:+.3g} to {high:+.3g}" if np.isfinite(ends[j]).all() else "unknown"
+        chance = f"{100 * positive[j]:.1f}%" if np.isfinite(positive[j]) else "unknown"
+        values = (f"{estimate.weights[j]:+.3g}", interval, chance)
+        rows.append(
+            f"<tr><th {name}>{_escaped(estimate.feature_names[j])}</th>"
+            + "".join(f"<td {cell}>{value}</td>" for value in values)
+            + "</tr>"
+        )
+    hidden = len(estimate.weights) - len(order)
+    remarks = [f"{estimate.status.name}: {estimate.status.value}", *estimate.gauge.describe()]
+    remarks += [*estimate.notes, *([f"{hidden} smaller weights are not shown"] if hidden else [])]
+    lines = "".join(f'<div style="opacity:.75">{_escaped(text)}</div>' for text in remarks)
+    return (
+        f'<div style="max-width:60em"><div><b>Reward weights</b> ({_escaped(estimate.scale)}, '
+        f"{len(estimate.learning_rates)} steps)</div>"
+        f'<table style="border-collapse:collapse">{"".join(rows)}</table>{lines}</div>'
+    )
+
+
+def _escaped(text: str) -> str:
+    # A lone surrogate, which JSON can spell, cannot be sent to a notebook.
+    return html.escape(text.encode("utf-8", "replace").decode()[:600], quote=True)

@@ -1,0 +1,344 @@
+"""The page of studies: their claims with verdicts, figures, summary and provenance.
+
+A study's folder is what `logel reproduce` writes; it may come from anyone, so that every part is
+checked, cut to size and escaped, and pictures enter the page only as pictures.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from logel.errors import FormatError, MissingExtraError, OptionError
+from logel.report.page import LARGEST_PAGE, PNG, assemble, image, section
+from logel.report.page_figures import choice
+from logel.report.safe_text import clean, escape, listed, number, plain, table
+
+_LARGEST_TEXT = 8 * 2**20
+_LARGEST_PICTURE = 32 * 2**20
+# Leaves room for text, style and script.
+_PICTURE_BUDGET = int(0.6 * LARGEST_PAGE)
+_MOST_CLAIMS = 400
+_MOST_ROWS = 400
+_MOST_PICTURES = 12
+_MOST_RUNS = 120
+# A longer summary scrolls by itself.
+_MOST_OPEN = 40
+_BADGES = {"holds": "holds", "does not hold": "fails", "undecided": "undecided"}
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """What a study's folder holds.
+
+    Attributes:
+        name: Of the study.
+        claims: One mapping per claim, as in `claims.json`.
+        tables: Tables of `summary.md`, as rows of cells, the header first.
+        pictures: File name and PNG bytes.
+        made_by: The contents of `made-by.json`, possibly empty.
+        rows: The first rows of `table.csv`, the header first.
+    """
+
+    name: str
+    claims: tuple[Mapping[str, Any], ...]
+    tables: tuple[tuple[tuple[str, ...], ...], ...]
+    pictures: tuple[tuple[str, bytes], ...]
+    made_by: Mapping[str, Any]
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+def find_studies(folder: Path) -> list[Path]:
+    """The folder itself if it is a study's, else the studies in it."""
+    if (folder / "claims.json").is_file():
+        return [folder]
+    found = sorted(path.parent for path in folder.glob("*/claims.json") if path.is_file())
+    if not found:
+        hint = "a folder of `logel reproduce`, or an estimate"
+        if (folder / "manifest.json").is_file():
+            hint = f"an estimate: first run `logel infer {folder} --out estimate.json`"
+        raise FormatError(f"{folder} holds nothing to report: give {hint}")
+    return found
+
+
+def read_study(folder: Path) -> StudyFolder:
+    """Read and check a study's folder."""
+    claims = _read_json(folder / "claims.json")
+    if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
+        raise FormatError(f"{folder / 'claims.json'} is not a list of claims")
+    made_path, summary = folder / "made-by.json", folder / "summary.md"
+    made_by = _read_json(made_path) if made_path.is_file() else {}
+    if not isinstance(made_by, dict):
+        raise FormatError(f"{made_path} does not say what a study was made by")
+    tables = parse_tables(_read_text(summary)) if summary.is_file() else []
+    pictures = []
+    for path in sorted(folder.glob("*.png"))[:_MOST_PICTURES]:
+        if path.stat().st_size > _LARGEST_PICTURE:
+            raise FormatError(f"{path} is larger than any figure of a study")
+        png = path.read_bytes()
+        if not png.startswith(PNG):
+            raise FormatError(f"{path} is not a PNG picture")
+        pictures.append((path.name, png))
+    return StudyFolder(
+        name=clean(made_by.get("study", folder.resolve().name), longest=80),
+        claims=tuple(claims[:_MOST_CLAIMS]),
+        # The first table of a summary repeats the claims.
+        tables=tuple(tables[1:] if claims else tables),
+        pictures=tuple(pictures),
+        made_by=made_by,
+        rows=_read_rows(folder / "table.csv"),
+    )
+
+
+def parse_tables(text: str) -> list[tuple[tuple[str, ...], ...]]:
+    """Tables in Markdown with a bar at both ends of every line; other lines separate them."""
+    tables: list[list[tuple[str, ...]]] = [[]]
+    for line in text.splitlines():
+        line = line.strip()
+        if len(line) < 2 or not (line.startswith("|") and line.endswith("|")):
+            if tables[-1]:
+                tables.append([])
+            continue
+        cells = tuple(cell.strip().strip("*") for cell in line[1:-1].split("|"))
+        if not all(cell and set(cell) <= {"-", ":"} for cell in cells):
+            tables[-1].append(cells)
+    return [tuple(rows[: _MOST_ROWS + 1]) for rows in tables if len(rows) > 1]
+
+
+def study_page(folders: Sequence[Path]) -> str:
+    """The page of one or more studies, as HTML."""
+    studies = [read_study(folder) for folder in folders]
+    size = sum(len(png) for study in studies for _, png in study.pictures) * 4 / 3
+    shrink = min(1.0, math.sqrt(_PICTURE_BUDGET / size)) if size else 1.0
+    body = [_hero(studies)]
+    for i, study in enumerate(studies):
+        parts = [_claims(study, i)] if study.claims else []
+        for name, png in study.pictures:
+            alt = f"{study.name}: figure {name}"
+            smaller = _shrunk(png, shrink) if shrink < 1 else png
+            parts.append(image(smaller, title=f"Figure {name}", alt=alt, extra=_rows(study.rows)))
+        for rows in study.tables:
+            parts.append(_summary(rows))
+        parts.append(_made(study))
+        body.append(section(f"study-{i}", study.name, "", parts))
+    title = f"Study: {studies[0].name}" if len(studies) == 1 else f"{len(studies)} studies"
+    return assemble(title=title, body="\n".join(body), data={})
+
+
+def _verdicts(studies: Sequence[StudyFolder]) -> dict[str, int]:
+    tally = dict.fromkeys(_BADGES, 0)
+    for study in studies:
+        for claim in study.claims:
+            verdict = str(claim.get("verdict"))
+            if verdict in tally:
+                tally[verdict] += 1
+    return tally
+
+
+def _hero(studies: Sequence[StudyFolder]) -> str:
+    tally = _verdicts(studies)
+    n = sum(tally.values())
+    name = listed(study.name for study in studies)
+    if n == 0:
+        sentence = f"{name}: figures and tables, no claims."
+    else:
+        claims = "1 claim" if n == 1 else f"{n} claims"
+        sentence = f"Of {claims}, {tally['holds']} hold{'s' if tally['holds'] == 1 else ''}"
+        if tally["undecided"]:
+            sentence += (
+                f", {tally['undecided']} remain{'s' if tally['undecided'] == 1 else ''} open"
+            )
+        if tally["does not hold"]:
+            sentence += f", and {tally['does not hold']} did not survive the numbers"
+        sentence += "."
+    return (
+        f'<header class="hero"><p class="eyebrow">{escape(name)}</p><h1>{escape(sentence)}</h1>'
+        '<p class="lead">A claim holds, or does not, when the whole 98% interval of its statistic '
+        f"lies on one side of the threshold; otherwise it is undecided.</p>{_tally(tally)}</header>"
+    )
+
+
+def _tally(tally: Mapping[str, int]) -> str:
+    total = sum(tally.values())
+    if total == 0:
+        return ""
+    bars, at = [], 0.0
+    looks = {"holds": "fill-for", "undecided": "track", "does not hold": "fill-against"}
+    for verdict, look in looks.items():
+        share = 100 * tally[verdict] / total
+        bars.append(f'<rect x="{at:.2f}" y="0" width="{share:.2f}" height="10" class="{look}"/>')
+        at += share
+    told = ", ".join(f"{count} {verdict}" for verdict, count in tally.items())
+    return (
+        f'<div class="tally" role="img" aria-label="{escape(told)}">'
+        f'<svg viewBox="0 0 100 10" preserveAspectRatio="none">{"".join(bars)}</svg></div>'
+    )
+
+
+def _claims(study: StudyFolder, index: int) -> str:
+    rows = []
+    for raw in study.claims:
+        claim = plain(raw, digits=12)
+        verdict = str(claim.get("verdict"))
+        badge = _BADGES.get(verdict, "undecided")
+        wanted = f"wanted {claim.get('wanted')} {number(_float(claim.get('threshold')))}"
+        ends = f"{number(_float(claim.get('low')))} to {number(_float(claim.get('high')))}"
+        rows.append(
+            f'<tr data-verdict="{badge}">'
+            f'<td><span class="badge {badge}">{escape(verdict)}</span></td>'
+            f'<th scope="row" class="what">{escape(claim.get("claim"))}'
+            f"<small>{escape(claim.get('observer'))}: {escape(claim.get('statistic'))}; "
+            f"{escape(claim.get('source'))}</small></th>"
+            f"<td>{_interval(claim)}</td>"
+            f"<td>{number(_float(claim.get('value')))}<small>{ends}; {escape(wanted)}</small></td>"
+            f"<td>{escape(claim.get('runs'))}</td></tr>"
+        )
+    options = [("all", "All"), ("holds", "Hold"), ("undecided", "Open"), ("fails", "Do not hold")]
+    filters = choice("verdict", "Show", options, "all") if index == 0 else ""
+    return (
+        f'<div class="card open claims"><h3>Claims</h3><div class="controls">{filters}</div>'
+        '<div class="scroll" tabindex="0"><table><caption>Each claim with the mean of its '
+        "statistic over runs, its 98% interval (line) and the threshold (tick).</caption>"
+        "<thead><tr>"
+        '<th scope="col">verdict</th><th scope="col" class="what">claim</th>'
+        '<th scope="col">interval</th><th scope="col">mean</th><th scope="col">runs</th>'
+        "</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table></div></div>"
+    )
+
+
+def _float(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _interval(claim: Mapping[str, Any]) -> str:
+    """Mean, interval and threshold of a claim on a line of its own scale."""
+    value, low, high, threshold = (
+        _float(claim.get(name)) for name in ("value", "low", "high", "threshold")
+    )
+    if value is None or low is None or high is None or threshold is None:
+        return ""
+    left, right = min(low, threshold), max(high, threshold)
+    span = (right - left) or 1.0
+    if not math.isfinite(span):
+        return ""
+
+    def x(at: float) -> str:
+        return f"{8 + 134 * (at - left) / span:.1f}"
+
+    look = {"holds": "for", "does not hold": "against"}.get(str(claim.get("verdict")), "open")
+    told = f"{number(low)} to {number(high)}, threshold {number(threshold)}"
+    return (
+        f'<svg viewBox="0 0 150 22" role="img" aria-label="{escape(told)}">'
+        f'<line x1="{x(threshold)}" x2="{x(threshold)}" y1="3" y2="19" class="ink"/>'
+        f'<line x1="{x(low)}" x2="{x(high)}" y1="11" y2="11" class="{look}" stroke-width="3" '
+        'stroke-opacity="0.55" stroke-linecap="round"/>'
+        f'<circle cx="{x(value)}" cy="11" r="4.5" class="fill-{look}"/></svg>'
+    )
+
+
+def _summary(rows: Sequence[Sequence[str]]) -> str:
+    return (
+        f'<div class="card {"open" if len(rows) <= _MOST_OPEN else "closed"}"><h3>Summary</h3>'
+        + table(
+            rows[0],
+            _even(rows),
+            caption="Means over runs with half the width of their 98% intervals",
+        )
+        + "</div>"
+    )
+
+
+def _rows(rows: Sequence[Sequence[str]]) -> str:
+    """The numbers behind a study's figures, as many as a page can hold."""
+    if len(rows) < 2:
+        return ""
+    told = f"The first {len(rows) - 1} runs" if len(rows) > _MOST_RUNS else "Every run"
+    data = table(rows[0], _even(rows), caption=f"{told}; the rest is in table.csv")
+    return f"<details><summary>Data table</summary>{data}</details>"
+
+
+def _even(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    width = len(rows[0])
+    return [[*row[:width], *[""] * (width - len(row))] for row in rows[1:]]
+
+
+def _made(study: StudyFolder) -> str:
+    made = study.made_by
+    options = made.get("options")
+    lines: list[tuple[str, object]] = [("study", study.name)]
+    if isinstance(options, dict):
+        lines += [(f"option {key}", value) for key, value in list(options.items())[:40]]
+    lines.append(("commit", made.get("commit") or "unknown"))
+    command = f"<p><code>{escape(_command(study))}</code></p>"
+    packages = made.get("packages")
+    versions = list(packages.items())[:40] if isinstance(packages, dict) else []
+    return (
+        f'<div class="card"><h3>How this was made</h3>{command}<div class="pair">'
+        + table(["what", "value"], lines, caption="The study and its options")
+        + table(["package", "version"], versions, caption="Packages")
+        + "</div></div>"
+    )
+
+
+def _command(study: StudyFolder) -> str:
+    """The command line that makes the study again."""
+    options = study.made_by.get("options")
+    parts = ["logel", "reproduce", study.name]
+    for name in ("runs", "seed", "observers", "weights"):
+        value = options.get(name) if isinstance(options, dict) else None
+        if isinstance(value, list):
+            value = ",".join(map(str, value))
+        if value not in (None, ""):
+            parts += [f"--{name}", clean(value, longest=200)]
+    return shlex.join(parts)
+
+
+def _shrunk(png: bytes, factor: float) -> bytes:
+    """A picture with fewer pixels; needs Pillow, which matplotlib brings along."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("pillow", "report") from None
+    try:
+        with Image.open(io.BytesIO(png), formats=["PNG"]) as picture:
+            size = max(1, int(picture.width * factor)), max(1, int(picture.height * factor))
+            small = picture.convert("RGB").resize(size).quantize(256)
+            out = io.BytesIO()
+            small.save(out, "PNG", optimize=True)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise OptionError(
+            f"a figure is too large for a page and cannot be shrunk: {error}"
+        ) from None
+    return out.getvalue()
+
+
+def _read_text(path: Path) -> str:
+    if path.stat().st_size > _LARGEST_TEXT:
+        raise FormatError(f"{path} is larger than any file of a study")
+    return path.read_bytes().decode("utf-8", errors="replace")
+
+
+def _read_rows(path: Path) -> tuple[tuple[str, ...], ...]:
+    if not path.is_file():
+        return ()
+    try:
+        reader = csv.reader(io.StringIO(_read_text(path)))
+        return tuple(tuple(row[:40]) for row in islice(reader, _MOST_RUNS + 1) if row)
+    except csv.Error as error:
+        raise FormatError(f"{path} is corrupted or truncated: {error}") from None
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(_read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path} is corrupted or truncated: {error}") from None
