@@ -32,6 +32,7 @@ from logel.metrics import (
     sketch,
 )
 from logel.policies import Policy
+from logel.progress import Progress
 from logel.shrinkage import RateShrinkage, evidence_ridge, solve_shrunk
 from logel.solve import Solution, Steps, objective, solve
 from logel.uncertainty import (
@@ -319,6 +320,7 @@ def replicated(
     *,
     known: bool,
     own_rates: Float | None = None,
+    report: Progress | None = None,
 ) -> Settled:
     """Solve every replicate's steps as the estimate was.
 
@@ -330,6 +332,7 @@ def replicated(
         method: The method; "auto" has the choice between subtracting noise or not.
         known: Whether rates are known, and give the weights a scale.
         own_rates: Known rates of the account's steps, if they are not those of the replicates'.
+        report: Called with (what, done, total).
     """
 
     def solved(account: Account, *, plain: bool) -> Float:
@@ -340,6 +343,8 @@ def replicated(
                 together = replace(together, noise=None)
             again, _ = solve_steps(together, rates, method, ridge=account.ridge, tolerance=1e-8)
             found.append(normalised(account.basis @ again.weights, known=known)[0])
+            if report is not None:
+                report("intervals", len(found), len(steps))
         return np.stack(found)
 
     nothing = np.zeros(len(account.basis))

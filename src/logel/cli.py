@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +11,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from logel.cli_console import (
+    Commands,
+    JsonOption,
+    QuietOption,
+    Stopped,
+    VerboseOption,
+    options_of_all,
+)
+from logel.cli_console import progress_bars as _progress
 from logel.cli_data import register_data_commands
 from logel.cli_report import report as report_command
 from logel.errors import LogelError, OptionError
@@ -20,10 +27,10 @@ from logel.errors import LogelError, OptionError
 if TYPE_CHECKING:
     from logel.history import LearningHistory
     from logel.policies import Policy
-    from logel.progress import Progress
 
 app = typer.Typer(
-    help="Recover the reward an agent is optimising by watching it learn.",
+    cls=Commands,
+    callback=options_of_all,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -31,23 +38,21 @@ record_app = typer.Typer(help="Let a learner learn and record its history.", no_
 app.add_typer(record_app, name="record")
 app.command("report")(report_command)
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 SeedOption = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 
 
 def main() -> None:
     """Run the command line; a mistake of the user costs one sentence and exit code 2."""
     try:
-        app()
+        app(prog_name="logel")
     except LogelError as error:
         Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {_escape(str(error))}")
         sys.exit(2)
     except OSError as error:
         Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {_escape(str(error))}")
         sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted: nothing half-written is left behind")
+    except Stopped as stop:
+        Console(stderr=True, soft_wrap=True).print(_escape(str(stop)), highlight=False)
         sys.exit(130)
 
 
@@ -55,29 +60,6 @@ def _escape(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Progress]:
-    """A progress bar per activity, on standard error, with the time left."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    columns = (
-        TextColumn("{task.description:>12}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bars(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bars:
-        tasks: dict[str, Any] = {}
-
-        def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done)
-
-        yield report
 
 
 @app.command()
@@ -90,11 +72,10 @@ def demo(
 ) -> None:
     """A learner learns in the gridworld; watching only its trajectories, recover its reward."""
     from logel.demo import run_demo
+    from logel.report.plots import demo_figure, save_figure
 
     with _progress(quiet or json_output) as report:
         result = run_demo(n_steps=steps, seed=seed, progress=report)
-    from logel.report.plots import demo_figure, save_figure
-
     save_figure(demo_figure(result), out)
     if json_output:
         typer.echo(json.dumps({**result.to_dict(), "picture": str(out)}, indent=1))
@@ -139,6 +120,8 @@ def record_gridworld(
     parameters: Annotated[bool, typer.Option(help="Also record the policies' parameters.")] = False,
     seed: SeedOption = 0,
     json_output: JsonOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Record a learner in the paper's gridworld, or in one of your own."""
     from logel.envs.gridworld import grid_weights, gridworld_mdp, parse_weights
@@ -147,17 +130,19 @@ def record_gridworld(
     if learner not in LEARNERS:
         raise OptionError(f"unknown learner {learner!r}: choose one of {', '.join(LEARNERS)}")
     mdp = gridworld_mdp(read_map(map_file))
-    history = observe(
-        mdp,
-        LEARNERS[learner](),
-        weights=grid_weights(mdp.feature_names, parse_weights(weights)),
-        n_steps=steps,
-        n_episodes=episodes,
-        horizon=horizon,
-        seed=seed,
-        parameters=parameters,
-    )
-    history.save(out)
+    with _progress(quiet or json_output, verbose=verbose) as report:
+        history = observe(
+            mdp,
+            LEARNERS[learner](),
+            weights=grid_weights(mdp.feature_names, parse_weights(weights)),
+            n_steps=steps,
+            n_episodes=episodes,
+            horizon=horizon,
+            seed=seed,
+            parameters=parameters,
+            progress=report,
+        )
+        history.save(out, progress=report)
     if json_output:
         made = {"history": str(out), "stages": len(history), "episodes_per_stage": episodes}
         typer.echo(json.dumps(made))
@@ -185,6 +170,7 @@ def infer(
     seed: SeedOption = 0,
     json_output: JsonOption = False,
     quiet: QuietOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Recover reward weights from a recorded history."""
     from logel.history import LearningHistory
@@ -197,7 +183,7 @@ def infer(
         raise OptionError("the history does not say the discount factor: pass --gamma")
     from logel.infer import infer_reward
 
-    with _progress(quiet or json_output) as report:
+    with _progress(quiet or json_output, verbose=verbose) as report:
         estimate = infer_reward(
             loaded,
             choose_policy(loaded, policy, device=device),
@@ -227,6 +213,7 @@ def train(
     seed: SeedOption = 0,
     json_output: JsonOption = False,
     quiet: QuietOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Train a PPO agent on a recovered reward; measure it by the environment's own."""
     from logel.estimate import RewardEstimate
@@ -242,7 +229,7 @@ def train(
     import torch
 
     torch.set_num_threads(1)
-    with _progress(quiet or json_output) as report:
+    with _progress(quiet or json_output, verbose=verbose) as report:
         summary = train_observer(
             reward,
             env,
@@ -347,17 +334,20 @@ def reproduce(
 def build_networks(
     out: Annotated[Path, typer.Option(help="Folder of the networks.")] = Path("networks"),
     json_output: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Build the crossroad's road networks again, with netconvert (pip install eclipse-sumo)."""
     from logel.envs.crossroad_network import N_ROADS, build_network, find_netconvert, network_path
 
     if find_netconvert() is not None:
         out.mkdir(parents=True, exist_ok=True)
-    built = []
-    for n_roads in N_ROADS:
-        path = out / network_path(n_roads).name
-        build_network(n_roads, path)
-        built.append(str(path))
+    built: list[str] = []
+    with _progress(quiet or json_output) as report:
+        for n_roads in N_ROADS:
+            path = out / network_path(n_roads).name
+            build_network(n_roads, path)
+            built.append(str(path))
+            report("networks", len(built), len(N_ROADS))
     typer.echo(json.dumps(built) if json_output else f"built {', '.join(built)}")
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from logel.cli_console import JsonOption, QuietOption, progress_bars, read_with_progress
 from logel.errors import FormatError, OptionError
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ _FORMATS = ("csv", "parquet", "minari")
 _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
 # What fits in a terminal; --json has everything.
 _SHOWN_STAGES, _SHOWN_FEATURES = 6, 30
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 
 
 def register_data_commands(app: typer.Typer) -> None:
@@ -59,7 +57,6 @@ def import_history(
     quiet: QuietOption = False,
 ) -> None:
     """Make a learning history of tables of steps or of Minari datasets."""
-    from logel.cli import _progress
     from logel.history import LearningHistory
 
     chosen = _check_format(file_format) if file_format else _guess_format(sources)
@@ -71,12 +68,12 @@ def import_history(
     if chosen == "minari":
         if stages is not None or ignore:
             raise OptionError("--stages and --ignore are for tables, not for Minari datasets")
-        with _progress(quiet or json_output) as report:
+        with progress_bars(quiet or json_output) as report:
             history = LearningHistory.from_minari(sources, metadata=metadata, progress=report)
     else:
         from logel.importing.table_files import history_from_files
 
-        with _progress(quiet or json_output) as report:
+        with progress_bars(quiet or json_output) as report:
             history = history_from_files(
                 sources,
                 file_format=chosen,
@@ -85,7 +82,8 @@ def import_history(
                 metadata=metadata,
                 progress=report,
             )
-    history.save(out)
+    with progress_bars(quiet or json_output) as report:
+        history.save(out, progress=report)
     made = {**_made(history), "history": str(out)}
     if json_output:
         typer.echo(json.dumps(made))
@@ -104,13 +102,12 @@ def export_history(
     quiet: QuietOption = False,
 ) -> None:
     """Write a history as a table of steps, or as one Minari dataset per stage."""
-    from logel.cli import _progress
     from logel.history import LearningHistory
 
     chosen = _check_format(to) if to else _guess_format([out])
     loaded = LearningHistory.load(history)
     if chosen == "minari":
-        with _progress(quiet or json_output) as report:
+        with progress_bars(quiet or json_output) as report:
             written = loaded.to_minari(out, progress=report)
     else:
         written = _export_tables(loaded, out, chosen)
@@ -135,13 +132,16 @@ def _export_tables(history: LearningHistory, out: Path, file_format: str) -> lis
 def inspect(
     history: Annotated[Path, typer.Argument(help="Folder of a learning history.")],
     json_output: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Say what is in a history, and what looks wrong, before you infer anything from it."""
     from logel.files import recorded_versions
     from logel.history import LearningHistory
     from logel.inspection import inspect_history
 
-    overview = inspect_history(LearningHistory.load(history))
+    with progress_bars(quiet or json_output) as report:
+        loaded = read_with_progress(LearningHistory.load(history), report)
+        overview = inspect_history(loaded)
     versions = recorded_versions(history)
     if json_output:
         found = {**overview.to_dict(), "versions": versions}

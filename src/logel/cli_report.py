@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from logel.cli_console import JsonOption, QuietOption, progress_bars, read_with_progress
 from logel.errors import OptionError
 
 
@@ -29,7 +30,8 @@ def report(
         Path | None, typer.Option(help="A PNG of the reward to show as it is.")
     ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    json_output: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Write one HTML page, readable offline, about an estimate or a study."""
     from logel.history import LearningHistory
@@ -39,7 +41,10 @@ def report(
         raise OptionError(f"there is no estimate and no study at {run}")
     loaded = None if history is None else LearningHistory.load(history)
     drawn = None if picture is None else picture.read_bytes()
-    page = write_report(run, out, history=loaded, picture=drawn)
+    with progress_bars(quiet or json_output) as told:
+        if loaded is not None:
+            loaded = read_with_progress(loaded, told)
+        page = write_report(run, out, history=loaded, picture=drawn)
     size = page.stat().st_size
     if json_output:
         typer.echo(json.dumps({"report": str(page), "bytes": size}))

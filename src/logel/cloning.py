@@ -11,6 +11,7 @@ logit, and a state never visited no logit at all.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ from logel.policies import GaussianPolicy, LinearGaussian, Policy, TabularSoftma
 from logel.progress import Progress
 
 Float = npt.NDArray[np.float64]
+logger = logging.getLogger(__name__)
 # Networks on more steps than this are fitted by minibatches.
 _MANY_STEPS = 1024
 # Early stopping: rows per minibatch, first rate, passes without progress before the rate is cut,
@@ -157,9 +159,23 @@ def clone(
         except LogelError as error:
             raise type(error)(f"stage {t}: {error}") from None
         theta = clones[-1].parameters
+        _log(t, stage, clones[-1])
         if progress is not None:
             progress(t + 1)
     return ClonedPath(tuple(clones), config)
+
+
+def _log(t: int, stage: Stage, found: Clone) -> None:
+    held_out = np.isfinite(found.held_out)
+    logger.info(
+        "stage %d: %d episodes, %slog-likelihood %.3f, %d iterations%s",
+        t,
+        stage.n_episodes,
+        "held-out " if held_out else "",
+        found.held_out if held_out else found.log_likelihood,
+        found.iterations,
+        "" if found.converged else " (not converged)",
+    )
 
 
 def known_parameters(history: LearningHistory, policy: Policy) -> Float | None:

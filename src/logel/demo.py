@@ -73,7 +73,13 @@ def run_demo(*, n_steps: int, seed: int, progress: Progress | None = None) -> De
     weights = grid_weights(mdp.feature_names)
     policy = TabularSoftmax(mdp.n_states, mdp.n_actions)
     history = observe(
-        mdp, GPOMDPLearner(), weights=weights, n_steps=n_steps, seed=seed, parameters=True
+        mdp,
+        GPOMDPLearner(),
+        weights=weights,
+        n_steps=n_steps,
+        seed=seed,
+        parameters=True,
+        progress=progress,
     )
     estimate = infer_reward(
         history, policy, gamma=mdp.gamma, use_parameters=False, seed=seed, progress=progress

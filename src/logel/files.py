@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -37,6 +38,7 @@ from logel.history import (
     check_parameters,
     check_stage,
 )
+from logel.progress import Progress
 
 FORMAT = "logel-history"
 FORMAT_VERSION = 1
@@ -78,6 +80,25 @@ def write_atomically(path: Path, data: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: str | PathLike[str]) -> Iterator[Path]:
+    """A temporary folder beside `path` that becomes it if all goes well, and else vanishes."""
+    target = Path(path)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FormatError(f"{target} already exists: choose another path or remove it first")
+    # Absolute, so that `history/..` and the like have a name.
+    whole = target.resolve()
+    temporary = whole.with_name(f".{whole.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if whole.is_dir():
+            whole.rmdir()  # it is empty; not every system renames onto it
+        temporary.replace(whole)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 class HistoryWriter:
@@ -189,17 +210,23 @@ class HistoryWriter:
             self.close()
 
 
-def save_history(history: LearningHistory, path: str | PathLike[str]) -> None:
-    """Write a whole history, one stage in memory at a time."""
+def save_history(
+    history: LearningHistory, path: str | PathLike[str], *, progress: Progress | None = None
+) -> None:
+    """Write a whole history, one stage in memory at a time; all of it or nothing."""
     rates = [None, *([None] * history.n_steps)]
     if history.learning_rates is not None:
         rates = [None, *history.learning_rates]
-    with HistoryWriter(
-        path, feature_names=history.feature_names, metadata=history.metadata
-    ) as writer:
-        notes = history.notes or ({},) * len(history)
-        for stage, rate, about in zip(history, rates, notes, strict=True):
+    notes = history.notes or ({},) * len(history)
+    names, metadata = history.feature_names, history.metadata
+    with (
+        new_folder(path) as folder,
+        HistoryWriter(folder, feature_names=names, metadata=metadata) as writer,
+    ):
+        for t, (stage, rate, about) in enumerate(zip(history, rates, notes, strict=True)):
             writer.append(stage, learning_rate=rate, notes=about)
+            if progress is not None:
+                progress("writing", t + 1, len(history))
 
 
 @dataclass(frozen=True)

@@ -678,11 +678,16 @@ class LearningHistory:
 
         return save_minari(self, folder, progress=progress)
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the history to a new folder; see `logel.files` for the format."""
+    def save(self, path: str | PathLike[str], *, progress: Progress | None = None) -> None:
+        """Write the history to a new folder; see `logel.files` for the format.
+
+        Args:
+            path: The folder; it appears when everything is written.
+            progress: Called after every stage.
+        """
         from logel.files import save_history
 
-        save_history(self, path)
+        save_history(self, path, progress=progress)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> LearningHistory:

@@ -7,6 +7,7 @@ pipeline with what improves it.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from logel.cloning import CloneConfig, CloneMethod
@@ -23,6 +24,8 @@ from logel.progress import Progress
 from logel.two_step import infer_two_step
 
 __all__ = ["METHODS", "AnyMethod", "JointMethod", "Method", "MirrorMethod", "infer_reward"]
+
+logger = logging.getLogger(__name__)
 
 AnyMethod = Method | JointMethod | MirrorMethod
 
@@ -94,6 +97,8 @@ def infer_reward(
         )
     report = progress or (lambda what, done, total: None)
     name, chosen = _choose(method, policy, history, use_parameters)
+    family, d = type(policy).__name__, policy.n_parameters
+    logger.info("method %s: %d stages, %s with %d parameters", name, len(history), family, d)
     options: dict[str, Any] = {
         "name": name,
         "gamma": gamma,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
@@ -35,6 +36,7 @@ from logel.solve import Status
 from logel.world_model import TabularWorld, pool_world
 
 Float = npt.NDArray[np.float64]
+logger = logging.getLogger(__name__)
 # Number d of parameters beyond which dense D x D filtering takes minutes rather than seconds.
 LARGEST_JOINT = 600
 # Observed times beyond which revisiting all of them in every round takes minutes.
@@ -68,6 +70,7 @@ def infer_jointly(
     moments = FeatureMoments()
     for t, stage in enumerate(watched):
         moments.add(stage)
+        logger.info("stage %d: %d episodes, %d steps", t, stage.n_episodes, stage.n_steps)
         report("reading", t + 1, len(history))
     assert moments.mean is not None
     names = feature_names(history, features, len(moments.mean))
@@ -358,6 +361,7 @@ def _from_parameters(
         return fits[name].evidence - without - cost
 
     order = sorted(fits, key=gain, reverse=True)
+    logger.info("learner models: %s", ", ".join(f"{n} {gain(n):+.1f}" for n in order))
     best, fit = order[0], fits[order[0]]
     model = models[best]
     q = basis.shape[1]
@@ -404,6 +408,7 @@ def _world_noise(
     n_groups, q = worlds.n_groups(), worlds.basis.shape[1]
     if n_groups == 0:
         return np.zeros((q, q))
+    logger.info("intervals: the world model without each of %d groups of episodes", n_groups)
     here = shifted(None)
     replicates = []
     for g in range(n_groups):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from logel.shrinkage import evidence_ridge
 from logel.solve import Solution, Status, compress, solve
 
 Float = npt.NDArray[np.float64]
+logger = logging.getLogger(__name__)
 # Share of the design's squared size, in any direction, that may be taken off as sampling noise:
 # beyond it the correction would mostly amplify noise.
 _MOST_NOISE = 0.75
@@ -145,6 +147,7 @@ def infer_in_function_space(
     for t, stage in enumerate(history):
         moments.add(featured(stage, features, t))
         scale.add(stage)
+        report("reading", t + 1, len(history))
     assert moments.mean is not None
     names = feature_names(history, features, len(moments.mean))
     basis = Basis.choose(policy, method.state_features, scale.scale(), deviations=method.deviations)
@@ -224,6 +227,9 @@ def _sums(
             if isinstance(error, OptionError):
                 raise
             raise type(error)(f"stage {t}: {error}") from None
+        logger.info(
+            "stage %d: advantages from %d episodes, %d steps", t, stage.n_episodes, stage.n_steps
+        )
         report("advantages", t + 1, len(history))
     return result
 

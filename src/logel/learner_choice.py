@@ -8,6 +8,7 @@ probability of every stage predicted from those before it, so a model pays for w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,8 +29,12 @@ from logel.joint import (
 from logel.known_path import fit_known_path
 from logel.learner_models import MODELS
 from logel.path_model import PathModel
+from logel.progress import Progress
 
 Float = npt.NDArray[np.float64]
+logger = logging.getLogger(__name__)
+# Rounds of the random walk, of other accounts without a reward, and of the winner without one.
+_WALK_ROUNDS, _NULL_ROUNDS, _WEIGHTLESS_ROUNDS = 12, 12, 8
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ def choose_learner(
     *,
     cloned: Float | None = None,
     nulls: Sequence[PathModel] | None = None,
-    report: Callable[[str, int, int], None] | None = None,
+    report: Progress | None = None,
 ) -> LearnerChoice:
     """Fit all models and choose by evidence.
 
@@ -146,28 +151,37 @@ def choose_learner(
         return fits[name].evidence - walk.evidence - cost
 
     running = list(current)
+    effort = _Effort(report, sum(rounds for rounds, _ in method.heats) * len(running), nulls)
+    effort.spend(_WALK_ROUNDS)
     for heat, (rounds, margin) in enumerate(method.heats):
         for name in running:
             model = current[name]
             if name in fits:
                 model = current[name] = model.refreshed(fits[name].states)
                 fits[name] = fit_path(model, max_rounds=rounds, start=fits[name])
+                effort.spend(rounds)
                 continue
             fits[name] = fit_path(model, max_rounds=rounds, start=walk)
             if cloned is not None and model.second_start:
                 other = fit_path(model, max_rounds=rounds, start=_two_steps(model, walk, cloned))
                 fits[name] = max(fits[name], other, key=lambda fit: fit.evidence)
+            effort.spend(rounds)
         lead = max(gain(name) for name in fits)
         running = [n for n in running if not fits[n].converged and gain(n) >= lead - margin]
-        if report is not None:
-            report("learner models", heat + 1, len(method.heats))
+        effort.spend(0, left=sum(rounds for rounds, _ in method.heats[heat + 1 :]) * len(running))
+        logger.info("learner models, heat %d: %s", heat + 1, _standing(fits, gain))
     order = sorted(fits, key=gain, reverse=True)
     best = fits[order[0]]
     without = [walk.evidence]
     if nulls is not None:
         for null in nulls:
-            without.append(fit_path(null, max_rounds=12, start=walk).evidence)
-        without.append(fit_path(best.model, max_rounds=8, start=walk, weightless=True).evidence)
+            without.append(fit_path(null, max_rounds=_NULL_ROUNDS, start=walk).evidence)
+            effort.spend(_NULL_ROUNDS)
+        weightless = fit_path(
+            best.model, max_rounds=_WEIGHTLESS_ROUNDS, start=walk, weightless=True
+        )
+        without.append(weightless.evidence)
+        effort.spend(_WEIGHTLESS_ROUNDS)
     cost = 0.0 if order[0] == "gradient" else method.complexity_cost
     return LearnerChoice(
         name=order[0],
@@ -176,6 +190,30 @@ def choose_learner(
         gains={name: gain(name) for name in order},
         reward_gain=best.evidence - max(without) - cost,
     )
+
+
+def _standing(fits: Mapping[str, JointFit], gain: Callable[[str], float]) -> str:
+    """The models tried, best first, with their gains."""
+    return ", ".join(f"{name} {gain(name):+.1f}" for name in sorted(fits, key=gain, reverse=True))
+
+
+class _Effort:
+    """Counts rounds of fitting, so that the time left can be told though models drop out."""
+
+    def __init__(
+        self, report: Progress | None, heats: int, nulls: Sequence[PathModel] | None
+    ) -> None:
+        self.report, self.done = report, 0
+        self.last = 0 if nulls is None else _NULL_ROUNDS * len(nulls) + _WEIGHTLESS_ROUNDS
+        self.total = _WALK_ROUNDS + heats + self.last
+
+    def spend(self, rounds: int, *, left: int | None = None) -> None:
+        """Tell that some rounds are done and, between heats, how many the others may take."""
+        self.done += rounds
+        if left is not None:
+            self.total = self.done + left + self.last
+        if self.report is not None:
+            self.report("learner models", self.done, self.total)
 
 
 def _two_steps(model: PathModel, walk: JointFit, cloned: Float) -> Start:

@@ -20,6 +20,7 @@ import torch
 from logel.history import Stage
 from logel.jacobian import Baseline, StageJacobian, stage_jacobian
 from logel.policies import Policy
+from logel.progress import Progress
 
 Float = npt.NDArray[np.float64]
 # A row counts at most this often.
@@ -66,6 +67,7 @@ def pooled_jacobians(
     reach: int,
     gamma: float,
     baseline: Baseline | str = Baseline.NONE,
+    report: Progress | None = None,
 ) -> list[StageJacobian]:
     """Every stage's Jacobian from its own episodes and those of `reach` stages on either side.
 
@@ -81,6 +83,7 @@ def pooled_jacobians(
         reach: Neighbours used on either side.
         gamma: Discount factor.
         baseline: As in `stage_jacobian`, without "component".
+        report: Called with (what, done, total).
     """
     n_groups = min(len(jacobian.groups) for jacobian in own)
     parts: list[list[tuple[float, StageJacobian]]] = [[] for _ in own]
@@ -104,6 +107,8 @@ def pooled_jacobians(
                 ratios=ratios,
             )
             parts[t].append((share * stage.n_episodes, estimate))
+        if report is not None:
+            report("neighbours", u + 1, len(own))
     return [_average(mine, jacobian, n_groups) for mine, jacobian in zip(parts, own, strict=True)]
 
 

@@ -8,6 +8,7 @@ unless asked for.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -48,6 +49,7 @@ from logel.uncertainty import NoiseParts, StageSample, joined, step_between
 from logel.update_rules import Learner, adam
 
 Float = npt.NDArray[np.float64]
+logger = logging.getLogger(__name__)
 # Rounds in which Adam's diagonal and the weights are refreshed in turn.
 _ADAM_ROUNDS = 4
 
@@ -97,9 +99,10 @@ def infer_two_step(
     tellable = path is None or path.config.method is not CloneMethod.ADAM
     wanted = method.n_groups > 2 and tellable
     if enough > 2 and (wanted or method.debias == "auto"):
-        steps = _replicated_steps(choice, method, seed)
+        steps = _replicated_steps(choice, method, seed, report)
         known = rates is not None
-        found = replicated(steps, choice.account, rates, method, known=known)
+        found = replicated(steps, choice.account, rates, method, known=known, report=report)
+        logger.info("intervals: solved for %d replicates of the episodes", len(steps))
         spread = spread_from(found, rates, method, seed) if wanted else None
     account = found.account
     weights, size = normalised(account.weights, known=rates is not None)
@@ -152,6 +155,9 @@ def _records(
                 raise
             raise type(error)(f"stage {t}: {error}") from None
         moments.add(stage)
+        logger.info(
+            "stage %d: Jacobian from %d episodes, %d steps", t, stage.n_episodes, stage.n_steps
+        )
         report("Jacobians", t + 1, len(history))
     if method.neighbours:
         pooled = pooled_jacobians(
@@ -162,6 +168,7 @@ def _records(
             reach=method.neighbours,
             gamma=gamma,
             baseline=method.baseline,
+            report=report,
         )
         records = [replace(r, jacobian=p) for r, p in zip(records, pooled, strict=True)]
     return records, moments
@@ -257,14 +264,17 @@ def _account(
     return _Choice(rule, best, samples, taken, all_parts[best.level])
 
 
-def _replicated_steps(choice: _Choice, method: Method, seed: int) -> list[list[Steps]]:
+def _replicated_steps(
+    choice: _Choice, method: Method, seed: int, report: Progress
+) -> list[list[Steps]]:
     """The steps for every reweighting of the episodes."""
     samples, parts = choice.samples, choice.parts if method.debias else None
     weights = [
         replicate_weights(method, sample.n_groups, t, seed) for t, sample in enumerate(samples)
     ]
-    return [
-        [
+    replicates = []
+    for r in range(len(weights[0])):
+        steps = [
             step_between(
                 samples[t],
                 samples[t + 1],
@@ -275,5 +285,6 @@ def _replicated_steps(choice: _Choice, method: Method, seed: int) -> list[list[S
             )
             for t, metric in enumerate(choice.metrics)
         ]
-        for r in range(len(weights[0]))
-    ]
+        replicates.append(steps)
+        report("replicates", r + 1, len(weights[0]))
+    return replicates

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from itertools import islice
@@ -11,7 +12,9 @@ import numpy as np
 
 from logel.errors import OptionError
 from logel.history import LearningHistory, Stage
+from logel.progress import Progress
 
+logger = logging.getLogger(__name__)
 SCHEDULES = ("constant", "normalised", "1/(1+t)", "1/(1+t)^2")
 
 
@@ -55,6 +58,7 @@ def record(
     learning_rates: bool,
     feature_names: tuple[str, ...],
     metadata: Mapping[str, Any],
+    progress: Progress | None = None,
 ) -> LearningHistory:
     """Make a history of a learner's first stages.
 
@@ -65,6 +69,7 @@ def record(
         learning_rates: Whether the observer sees the rates.
         feature_names: Names of the reward features.
         metadata: What else to note.
+        progress: Called after every stage.
     """
     if n_steps < 1:
         raise OptionError(f"n_steps must be at least 1, but is {n_steps}")
@@ -73,6 +78,10 @@ def record(
     for stage, rate in islice(run, n_steps + 1):
         stages.append(stage)
         rates.append(rate)
+        t = len(stages) - 1
+        logger.info("stage %d: %d episodes, %d steps", t, stage.n_episodes, stage.n_steps)
+        if progress is not None:
+            progress("recording", t + 1, n_steps + 1)
     known = [rate for rate in rates[1:] if rate is not None]
     if learning_rates and len(known) < n_steps:
         raise OptionError(f"{type(learner).__name__} has no learning rates to reveal")

@@ -27,6 +27,7 @@ from logel.envs.tabular import (
 from logel.history import LearningHistory, Stage
 from logel.learners import recording
 from logel.learners.recording import check_rate, independent_streams, record, scheduled_rate
+from logel.progress import Progress
 
 Float = npt.NDArray[np.float64]
 SCHEDULES = recording.SCHEDULES
@@ -249,6 +250,7 @@ def observe(
     seed: int | np.random.SeedSequence = 0,
     parameters: bool = False,
     learning_rates: bool = False,
+    progress: Progress | None = None,
 ) -> LearningHistory:
     """Let a learner learn and record what an observer sees of it.
 
@@ -262,6 +264,7 @@ def observe(
         seed: Learner and observer get independent streams from it.
         parameters: Whether the observer also sees the policies' parameters.
         learning_rates: Whether it sees the learning rates.
+        progress: Called after every stage.
     """
     learner_rng, observer_rng = independent_streams(seed)
     truth = np.asarray(weights, dtype=float)
@@ -281,4 +284,5 @@ def observe(
         learning_rates=learning_rates,
         feature_names=mdp.feature_names,
         metadata={"gamma": mdp.gamma, "n_states": mdp.n_states, "n_actions": mdp.n_actions},
+        progress=progress,
     )

@@ -1,0 +1,150 @@
+"""How the command line speaks while it works: progress bars, log lines, and what Ctrl-C says.
+
+All of it goes to standard error, so that standard output holds the result and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from logel import __version__
+
+if TYPE_CHECKING:
+    from logel.history import LearningHistory, Stage, StageSource
+    from logel.progress import Progress
+
+STOPPED = "Stopped: nothing was written. Run the same command again to start over."
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Say on standard error what every stage gave.")
+]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"logel {__version__}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+]
+
+
+def options_of_all(version: VersionOption = False) -> None:
+    """Recover the reward an agent is optimising by watching it learn."""
+
+
+class Stopped(Exception):  # noqa: N818 (stopping on request is no error)
+    """Ctrl-C was pressed; the message says what is kept and how to go on."""
+
+
+class Commands(TyperGroup):
+    """Commands that end on Ctrl-C with `Stopped`.
+
+    Typer would end without a word. A command that keeps something, or knows more, says so by
+    raising KeyboardInterrupt with a sentence.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            raise Stopped(str(stop) or STOPPED) from None
+
+
+@contextmanager
+def progress_bars(quiet: bool, *, verbose: bool = False) -> Iterator[Progress]:
+    """A progress bar per activity with the time left and, if asked for, log lines above them."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description:>14}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    # A stage or an update may take minutes: rich's own speed estimate forgets after 30 seconds.
+    with (
+        _log_lines(console if verbose else None),
+        Bars(
+            *columns,
+            console=console,
+            transient=True,
+            disable=quiet,
+            speed_estimate_period=3600.0,
+        ) as bars,
+    ):
+        tasks: dict[str, Any] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield report
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Stages of another source; every one fetched is told."""
+
+    source: StageSource
+    report: Progress
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int, /) -> Stage:
+        stage = self.source[index]
+        self.report("reading", index + 1, len(self.source))
+        return stage
+
+
+def read_with_progress(history: LearningHistory, report: Progress) -> LearningHistory:
+    """The same history, which says how far it has been read."""
+    return replace(history, source=_Told(history.source, report))
+
+
+class _ConsoleHandler(logging.Handler):
+    """Prints through the console of the bars, which keeps lines above them."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.INFO)
+        self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # Names come from files: no markup, no control characters.
+        text = "".join(c if c.isprintable() else "?" for c in record.getMessage())
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _log_lines(console: Console | None) -> Iterator[None]:
+    """Show what logel logs while the context lasts."""
+    if console is None:
+        yield
+        return
+    logger, handler = logging.getLogger("logel"), _ConsoleHandler(console)
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
