@@ -85,7 +85,7 @@ def progress_bars(quiet: bool, *, verbose: bool = False) -> Iterator[Progress]:
             *columns,
             console=console,
             transient=True,
-            disable=quiet,
+            disable=quiet or not console.is_terminal,
             speed_estimate_period=3600.0,
         ) as bars,
     ):

@@ -17,6 +17,7 @@ from logel.diagnostics import Fit, Gauge
 from logel.errors import FormatError, OptionError
 from logel.export import to_frame, to_html, to_inference_data
 from logel.files import package_versions, write_atomically
+from logel.notebook import estimate_line
 from logel.planning import Planning
 from logel.solve import Status
 
@@ -217,10 +218,7 @@ class RewardEstimate:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        pairs = ", ".join(
-            f"{n}={w:.3g}" for n, w in zip(self.feature_names, self.weights, strict=True)
-        )
-        return f"RewardEstimate({pairs}; {self.status.name})"
+        return estimate_line(self)
 
     def _repr_html_(self) -> str:
         """The estimate in a notebook: weights with intervals, status and notes."""

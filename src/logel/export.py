@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.errors import MissingExtraError, OptionError
+from logel.notebook import escaped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,21 +102,16 @@ def to_html(estimate: RewardEstimate, level: float = 0.95) -> str:
         chance = f"{100 * positive[j]:.1f}%" if np.isfinite(positive[j]) else "unknown"
         values = (f"{estimate.weights[j]:+.3g}", interval, chance)
         rows.append(
-            f"<tr><th {name}>{_escaped(estimate.feature_names[j])}</th>"
+            f"<tr><th {name}>{escaped(estimate.feature_names[j])}</th>"
             + "".join(f"<td {cell}>{value}</td>" for value in values)
             + "</tr>"
         )
     hidden = len(estimate.weights) - len(order)
     remarks = [f"{estimate.status.name}: {estimate.status.value}", *estimate.gauge.describe()]
     remarks += [*estimate.notes, *([f"{hidden} smaller weights are not shown"] if hidden else [])]
-    lines = "".join(f'<div style="opacity:.75">{_escaped(text)}</div>' for text in remarks)
+    lines = "".join(f'<div style="opacity:.75">{escaped(text)}</div>' for text in remarks)
     return (
-        f'<div style="max-width:60em"><div><b>Reward weights</b> ({_escaped(estimate.scale)}, '
+        f'<div style="max-width:60em"><div><b>Reward weights</b> ({escaped(estimate.scale)}, '
         f"{len(estimate.learning_rates)} steps)</div>"
         f'<table style="border-collapse:collapse">{"".join(rows)}</table>{lines}</div>'
     )
-
-
-def _escaped(text: str) -> str:
-    # A lone surrogate, which JSON can spell, cannot be sent to a notebook.
-    return html.escape(text.encode("utf-8", "replace").decode()[:600], quote=True)

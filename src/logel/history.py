@@ -238,6 +238,14 @@ class Stage:
             parameters=parameters,
         )
 
+    def __repr__(self) -> str:
+        features = "no" if self.features is None else f"{self.features.shape[1]}"
+        known = "unknown" if self.n_parameters is None else f"{self.n_parameters} known"
+        return (
+            f"Stage({self.n_episodes} episodes, {self.n_steps} steps; {features} features, "
+            f"{known} parameters)"
+        )
+
     @property
     def n_episodes(self) -> int:
         """Number of episodes."""
@@ -450,6 +458,18 @@ class LearningHistory:
             feature_names=None if feature_names is None else tuple(feature_names),
             metadata={} if metadata is None else dict(metadata),
         )
+
+    def __repr__(self) -> str:
+        """One line, without reading a stage."""
+        from logel.notebook import history_line
+
+        return history_line(self)
+
+    def _repr_html_(self) -> str:
+        """The history in a notebook, without reading a stage."""
+        from logel.notebook import history_html
+
+        return history_html(self)
 
     def __len__(self) -> int:
         return len(self.source)

@@ -70,7 +70,13 @@ def infer_jointly(
     moments = FeatureMoments()
     for t, stage in enumerate(watched):
         moments.add(stage)
-        logger.info("stage %d: %d episodes, %d steps", t, stage.n_episodes, stage.n_steps)
+        if use_parameters and stage.parameters is not None:  # else cloning has more to say
+            logger.info(
+                "stage %d: %d episodes, %d steps, known parameters",
+                t,
+                stage.n_episodes,
+                stage.n_steps,
+            )
         report("reading", t + 1, len(history))
     assert moments.mean is not None
     names = feature_names(history, features, len(moments.mean))

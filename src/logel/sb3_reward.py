@@ -33,7 +33,8 @@ class VecRewardReplacement(VecEnvWrapper):
 
     All environments are paid in one call per step. At an episode's end the reward sees its last
     state, not the first of the next episode. Each step's `infos[i]["true_reward"]` keeps the
-    environment's own reward; when an episode ends, `infos[i]["true_return"]` is their sum.
+    environment's own reward; when an episode ends, `infos[i]["true_return"]` is their sum, and
+    `infos[i]["learned_return"]` that of what was paid.
 
     Args:
         venv: Environments with their own observations: normalise outside of this wrapper.
@@ -53,6 +54,7 @@ class VecRewardReplacement(VecEnvWrapper):
         self._observations = np.zeros(0)
         self._actions = np.zeros(0)
         self._returns = np.zeros(self.num_envs)
+        self._paid = np.zeros(self.num_envs)
 
     def reset(self) -> Array:
         """Reset all environments."""
@@ -60,6 +62,7 @@ class VecRewardReplacement(VecEnvWrapper):
         assert isinstance(observations, np.ndarray)
         self._observations = observations.copy()
         self._returns[:] = 0.0
+        self._paid[:] = 0.0
         return observations
 
     def step_async(self, actions: Array) -> None:
@@ -73,11 +76,13 @@ class VecRewardReplacement(VecEnvWrapper):
         assert isinstance(observations, np.ndarray)
         paid = self._pay(observations, dones, infos)
         self._returns += true
+        self._paid += paid
         for i, info in enumerate(infos):
             info["true_reward"] = float(true[i])
             if dones[i]:
                 info["true_return"] = float(self._returns[i])
-        self._returns[dones] = 0.0
+                info["learned_return"] = float(self._paid[i])
+        self._returns[dones] = self._paid[dones] = 0.0
         self._observations = observations.copy()
         return observations, paid.astype(np.float32), dones, infos
 

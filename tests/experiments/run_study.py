@@ -17,6 +17,7 @@ if __name__ == "__main__":
     out = Path(sys.argv[1])
     try:
         run = run_tasks(runner_tasks.STUDY, runner_tasks.noisy, out=out, jobs=2)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        print(stop, file=sys.stderr)
         sys.exit(130)
     write_table(run.rows, out / "table.csv")

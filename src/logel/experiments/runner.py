@@ -19,7 +19,6 @@ the tasks, not by order of completion.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,8 +166,6 @@ def run_tasks(
                 f"Stopped: {done} of {len(ordered)} tasks are done and kept in {folder}. "
                 "Run the same command again to continue."
             )
-            if progress:
-                print(message, file=sys.stderr)
             raise KeyboardInterrupt(message) from None
     return StudyRun(
         rows=tuple(tidy_rows(results)),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from logel.envs.mujoco import FEATURES
 from logel.errors import OptionError
 from logel.estimate import RewardEstimate
-from logel.files import package_versions, write_atomically
+from logel.files import new_folder, package_versions, write_atomically
 from logel.learners.ppo import PPOSettings, TrainingCurve, train_ppo
 from logel.progress import Progress
 from logel.reward import LinearReward
@@ -67,37 +67,67 @@ def train_observer(
         )
     settings = PPOSettings() if settings is None else settings
 
+    finished = 0
+
     def told(done: int, total: int, mean: float) -> None:
+        nonlocal finished
+        finished = done
         if progress is not None:
-            progress("train", done, total)
+            progress("training", done, total)
 
     if progress is not None:
-        progress("train", 0, updates)
-    curve = train_ppo(
-        env_id,
-        settings,
-        updates=updates,
-        seed=seed,
-        reward=LinearReward.from_estimate(estimate, features),
-        initial=initial,
-        on_update=told,
-        checkpoint=folder,
-        tensorboard=tensorboard,
+        progress("training", 0, updates)
+    with new_folder(folder) as unfinished:
+        try:
+            curve = train_ppo(
+                env_id,
+                settings,
+                updates=updates,
+                seed=seed,
+                reward=LinearReward.from_estimate(estimate, features),
+                initial=initial,
+                on_update=told,
+                checkpoint=unfinished,
+                tensorboard=tensorboard,
+            )
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_stopped(finished, updates, tensorboard)) from None
+        summary = _summary(estimate, env_id, seed, updates, initial is not None, settings, curve)
+        write_atomically(unfinished / "curve.csv", _table(curve).encode())
+        write_atomically(unfinished / "summary.json", json.dumps(summary, indent=1).encode())
+    return summary
+
+
+def _stopped(done: int, total: int, tensorboard: str | PathLike[str] | None) -> str:
+    kept = "nothing was written"
+    if tensorboard is not None:
+        kept = f"only TensorBoard's scalars are kept, in {tensorboard}"
+    return (
+        f"Stopped: {done} of {total} updates were done, {kept}. "
+        "Run the same command again to start over."
     )
-    summary = {
+
+
+def _summary(
+    estimate: RewardEstimate,
+    env_id: str,
+    seed: int,
+    updates: int,
+    from_recorded_policy: bool,
+    settings: PPOSettings,
+    curve: TrainingCurve,
+) -> dict[str, Any]:
+    return {
         "environment": env_id,
         "seed": seed,
         "updates": updates,
-        "from_recorded_policy": initial is not None,
+        "from_recorded_policy": from_recorded_policy,
         "weights": dict(zip(estimate.feature_names, estimate.weights.tolist(), strict=True)),
         "settings": asdict(settings),
         # A rollout in which no episode ended has no return, and JSON no word for that but null.
         "returns": [None if value != value else value for value in curve.returns.tolist()],
         "packages": package_versions(),
     }
-    write_atomically(folder / "curve.csv", _table(curve).encode())
-    write_atomically(folder / "summary.json", json.dumps(summary, indent=1).encode())
-    return summary
 
 
 def _table(curve: TrainingCurve) -> str:

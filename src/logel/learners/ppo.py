@@ -13,8 +13,10 @@ threads.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,7 @@ except ImportError as error:
     raise MissingExtraError("stable-baselines3", "mujoco") from error
 
 Float = npt.NDArray[np.float64]
+logger = logging.getLogger(__name__)
 OnUpdate = Callable[[int, int, float], None]
 """Called after each rollout with (rollouts done, updates in all, mean true return)."""
 
@@ -131,7 +134,7 @@ class _Falling:
 
 
 class _Curve(BaseCallback):
-    """Collects true returns."""
+    """Collects true returns; tells them, and those of a replaced reward, to log and TensorBoard."""
 
     def __init__(self, updates: int, on_update: OnUpdate | None) -> None:
         super().__init__()
@@ -140,12 +143,14 @@ class _Curve(BaseCallback):
         self.episodes: list[int] = []
         self.timesteps: list[int] = []
         self._finished: list[float] = []
+        self._learned: list[float] = []
 
     def _on_step(self) -> bool:
         dones = self.locals["dones"]
         if dones.any():
-            infos = self.locals["infos"]
-            self._finished += [infos[i]["episode"]["r"] for i in np.flatnonzero(dones)]
+            ended = [self.locals["infos"][i] for i in np.flatnonzero(dones)]
+            self._finished += [info["episode"]["r"] for info in ended]
+            self._learned += [i["learned_return"] for i in ended if "learned_return" in i]
         return True
 
     def _on_rollout_end(self) -> None:
@@ -153,9 +158,24 @@ class _Curve(BaseCallback):
         self.returns.append(float(np.mean(self._finished)) if self._finished else before)
         self.episodes.append(len(self._finished))
         self.timesteps.append(self.num_timesteps)
-        self._finished = []
+        self._tell()
+        self._finished, self._learned = [], []
         if self.on_update is not None:
             self.on_update(len(self.returns), self.updates, self.returns[-1])
+
+    def _tell(self) -> None:
+        means = {"true_return": self._finished, "learned_return": self._learned}
+        found = {name: float(np.mean(values)) for name, values in means.items() if values}
+        for name, mean in found.items():
+            self.logger.record(f"rollout/{name}", mean)
+        returns = ", ".join(f"{n.replace('_', ' ')} {mean:.2f}" for n, mean in found.items())
+        logger.info(
+            "update %d: %s, %d episodes ended, %d steps in all",
+            len(self.returns),
+            returns or "no return",
+            len(self._finished),
+            self.num_timesteps,
+        )
 
 
 def train_ppo(
@@ -185,10 +205,13 @@ def train_ppo(
         on_update: Called after each rollout.
         checkpoint: Folder for `model.zip` and, if observations are normalised,
             `normaliser.json`.
-        tensorboard: Folder for TensorBoard's scalars; `rollout/ep_rew_mean` is the true return.
+        tensorboard: Folder for TensorBoard's scalars; `rollout/true_return` is the environment's,
+            `rollout/learned_return` that of the replaced reward.
     """
     if updates < 1:
         raise OptionError(f"updates must be at least 1, but is {updates}")
+    if tensorboard is not None and find_spec("tensorboard") is None:
+        raise MissingExtraError("tensorboard", "mujoco")
     settings = PPOSettings() if settings is None else settings
     # Wrapping every environment to report features costs time: only where nothing else does.
     report = _reports(reward) or (recorder is not None and recorder.features is None)

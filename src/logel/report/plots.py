@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.envs.gridworld import GridMap
-from logel.errors import MissingExtraError
+from logel.errors import MissingExtraError, OptionError
+from logel.files import write_atomically
 
 try:
     import matplotlib
@@ -28,6 +30,8 @@ Float = npt.NDArray[np.float64]
 # Okabe and Ito's palette: told apart by readers with any colour vision, and in print.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, GREY = "#CC79A7", "#56B4E9", "#7f7f7f"
+# What would make equal figures differ: dates, and the version of matplotlib.
+_METADATA = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _ARROWS = {0: (0, 1), 1: (0, -1), 2: (-1, 0), 3: (1, 0)}
 
 
@@ -47,12 +51,23 @@ def tidy(axes: Axes, *, title: str, x: str = "", y: str = "") -> None:
         axes.spines[side].set_visible(False)
 
 
+def picture_format(path: Path) -> str:
+    """The format a picture's name asks for, PNG if it does not say."""
+    found = path.suffix.lstrip(".").lower() or "png"
+    if found not in _METADATA:
+        raise OptionError(
+            f"cannot draw {path}: choose a name that ends in .{', .'.join(_METADATA)}"
+        )
+    return found
+
+
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure; the format follows the suffix. Equal figures give equal bytes."""
+    kind, drawn = picture_format(path), io.BytesIO()
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": "logel", "svg.fonttype": "none"}):
-        metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        figure.savefig(path, metadata=metadata)
+        figure.savefig(drawn, format=kind, metadata=_METADATA[kind])
+    write_atomically(path, drawn.getvalue())
 
 
 def demo_figure(result: DemoResult) -> Figure:
