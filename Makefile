@@ -1,4 +1,5 @@
 # Two commands do everything on a machine with Python 3.11 and make: `make demo` and `make test`.
+# `make help` lists the others.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,8 +9,11 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test lint format bench bench-accuracy clean
+.PHONY: help demo test lint format bench bench-accuracy package clean
 .DEFAULT_GOAL := demo
+
+help:
+	@echo "make demo | test | lint | format | bench | bench-accuracy (hours) | package | clean"
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -50,5 +54,11 @@ bench-accuracy: $(STAMP)
 	$(BIN)/logel reproduce accuracy-jacobians --runs 20 --out runs
 	$(BIN)/logel reproduce accuracy-coverage --runs 500 --out runs
 
+# Wheel and source distribution, in dist/.
+package: $(STAMP)
+	$(BIN)/python -m build --no-isolation
+
+# Everything that can be made again; results of studies (runs/) are kept.
 clean:
-	rm -rf $(VENV) demo.png .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo.png dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
