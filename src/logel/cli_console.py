@@ -16,11 +16,29 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from logel import __version__
+from logel.errors import LogelError, MissingExtraError
 
 if TYPE_CHECKING:
     from logel.history import LearningHistory, Stage, StageSource
     from logel.progress import Progress
 
+# Which extra installs what we import from it.
+EXTRAS = {
+    "PIL": "report",
+    "arviz": "arviz",
+    "h5py": "minari",
+    "libsumo": "sumo",
+    "matplotlib": "report",
+    "minari": "minari",
+    "mujoco": "mujoco",
+    "pandas": "report",
+    "plotly": "report",
+    "pyarrow": "tables",
+    "ray": "ray",
+    "sb3_contrib": "mujoco",
+    "stable_baselines3": "mujoco",
+    "tensorboard": "mujoco",
+}
 STOPPED = "Stopped: nothing was written. Run the same command again to start over."
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -51,7 +69,7 @@ class Stopped(Exception):  # noqa: N818 (stopping on request is no error)
 
 
 class Commands(TyperGroup):
-    """Commands that end on Ctrl-C with `Stopped`.
+    """Commands that end on Ctrl-C with `Stopped`, and without a package by naming its extra.
 
     Typer would end without a word. A command that keeps something, or knows more, says so by
     raising KeyboardInterrupt with a sentence.
@@ -63,6 +81,11 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             raise Stopped(str(stop) or STOPPED) from None
+        except ModuleNotFoundError as missing:
+            package = (missing.name or "").partition(".")[0]
+            if isinstance(missing, LogelError) or package not in EXTRAS:
+                raise
+            raise MissingExtraError(package, EXTRAS[package]) from None
 
 
 @contextmanager

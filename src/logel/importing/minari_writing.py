@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,11 @@ def save_minari(
     history: LearningHistory, folder: str | PathLike[str], *, progress: Progress | None = None
 ) -> list[Path]:
     """See `LearningHistory.to_minari`."""
-    try:
-        import minari  # noqa: F401 (its parts are imported where they are used)
-    except ImportError:
-        raise MissingExtraError("minari", "minari") from None
+    for package in ("minari", "h5py"):
+        try:
+            import_module(package)  # its parts are imported where they are used
+        except ImportError:
+            raise MissingExtraError(package, "minari") from None
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FormatError(f"{target} already exists: choose another path or remove it first")
