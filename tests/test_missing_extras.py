@@ -12,6 +12,7 @@ import pytest
 
 from logel.cli_console import EXTRAS
 from logel.envs.gridworld import grid_weights, gridworld_mdp
+from logel.envs.mujoco import FEATURES
 from logel.learners.tabular import SoftValueIteration, observe
 from test_estimate import example
 
@@ -66,43 +67,52 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     history = observe(mdp, SoftValueIteration(), weights=weights, n_steps=2, n_episodes=5)
     history.save(path / "history")
     (path / "steps.csv").write_text("stage,episode,time,observation,action\n0,0,0,1,1\n")
-    (path / "datasets").mkdir()
-    (path / "datasets" / "metadata.json").write_text('{"data_format": "hdf5"}')
-    names = ("forward", "alive", "effort")
-    example(feature_names=names).save(path / "est.json")
+    example(feature_names=tuple(FEATURES["Hopper-v5"].names)).save(path / "est.json")
     return path
 
 
-TRAIN = ["train", "--estimate", "est.json", "--env", "CartPole-v1", "--out", "new"]
+TRAIN = ["train", "--estimate", "est.json", "--env", "Hopper-v5", "--out", "new"]
 
 
-@pytest.mark.parametrize(
-    ("package", "command"),
-    [
-        ("matplotlib", ["demo", "--out", "new.png"]),
-        ("pandas", ["reproduce", "gridworld-known", "--runs", "1", "--out", "new"]),
-        ("pyarrow", ["import", "steps.csv", "--out", "new"]),
-        ("pyarrow", ["export", "history", "new.csv"]),
-        ("minari", ["export", "history", "new", "--to", "minari"]),
-        ("h5py", ["export", "history", "new", "--to", "minari"]),
-        ("stable_baselines3", TRAIN),
-        ("tensorboard", [*TRAIN, "--tensorboard", "new"]),
-        ("libsumo", ["reproduce", "crossroad", "--runs", "1", "--out", "runs"]),
-    ],
-)
-def test_one_sentence_names_the_extra(package: str, command: list[str], folder: Path) -> None:
-    # What the command needs besides must be there, or the sentence is about that.
-    blocked = {package}
-    if package != "libsumo" and find_spec(package) is None:
-        pytest.skip(f"{package} is not installed: what else is missing cannot be told")
-    [(code, out, err)] = without(blocked, [command], folder)
-    assert code == 2 and out == "", (out, err)
-    extra = f"pip install 'logel[{EXTRAS[package]}]'"
-    assert err.startswith("error: ") and err.strip().endswith(extra), err
-    assert len(err.strip().splitlines()) == 1
-    assert not list(folder.glob("new*")), "nothing was written"
+# Together in one process, since importing torch is what takes the time.
+CASES: list[dict[str, list[str]]] = [
+    {
+        "matplotlib": ["demo", "--out", "new.png"],
+        "pyarrow": ["import", "steps.csv", "--out", "new"],
+        "minari": ["export", "history", "new", "--to", "minari"],
+        "stable_baselines3": TRAIN,
+    },
+    {
+        "pandas": ["reproduce", "gridworld-known", "--runs", "1", "--out", "new"],
+        "h5py": ["export", "history", "new", "--to", "minari"],
+        "tensorboard": [*TRAIN, "--tensorboard", "new"],
+    },
+    {
+        "libsumo": ["reproduce", "crossroad", "--quiet", "--runs", "1", "--out", "runs"],
+        "mujoco": [*TRAIN, "--updates", "1"],
+        "ray": ["reproduce", "gridworld-known", "--quiet", "--backend", "ray", "--out", "runs"],
+    },
+]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", CASES)
+def test_one_sentence_names_the_extra(cases: dict[str, list[str]], folder: Path) -> None:
+    needed = ("matplotlib", "minari", "mujoco", "pandas", "stable_baselines3")
+    if absent := [name for name in needed if find_spec(name) is None]:
+        pytest.skip(f"{', '.join(absent)} not installed: any sentence would be about that")
+    for (package, command), (code, out, err) in zip(
+        cases.items(), without(set(cases), list(cases.values()), folder), strict=True
+    ):
+        assert code == 2 and out == "", (command, out, err)
+        extra = f"pip install 'logel[{EXTRAS[package]}]'"
+        assert err.startswith("error: ") and err.strip().endswith(extra), err
+        assert package in err.replace("-", "_"), err
+        assert len(err.strip().splitlines()) == 1
+        assert not list(folder.glob("new*")), "nothing was written"
+
+
+@pytest.mark.slow
 def test_without_any_extra_the_core_works(folder: Path) -> None:
     commands = [
         ["--help"],

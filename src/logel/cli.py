@@ -71,10 +71,11 @@ def demo(
     quiet: QuietOption = False,
 ) -> None:
     """A learner learns in the gridworld; watching only its trajectories, recover its reward."""
-    from logel.demo import run_demo
     from logel.report.plots import demo_figure, picture_format, save_figure
 
     picture_format(out)
+    from logel.demo import run_demo
+
     with _progress(quiet or json_output) as report:
         result = run_demo(n_steps=steps, seed=seed, progress=report)
     save_figure(demo_figure(result), out)

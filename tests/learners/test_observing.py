@@ -14,8 +14,11 @@ import pytest
 from logel import HistoryRecorder, LearningHistory, infer_reward
 from logel.cli import choose_policy, main
 from logel.envs.mujoco import FEATURES
+from logel.estimate import RewardEstimate
+from logel.learners.observing import train_observer
 from logel.learners.ppo import PPOSettings, train_ppo
 from logel.policies import MLPGaussian
+from test_cli_console import interrupted
 
 SMALL = partial(PPOSettings, n_envs=2, n_steps=100, batch_size=50, n_epochs=2, hidden=(8,))
 
@@ -31,6 +34,16 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert policy == MLPGaussian(11, 3, hidden=(8,)), "the recorder noted the widths"
     infer_reward(history, policy=policy, gamma=0.99).save(folder / "est.json")
     return folder
+
+
+def board_scalars(folder: Path) -> dict[str, list[float]]:
+    """What TensorBoard would draw."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (events,) = folder.rglob("events.out.*")
+    board = EventAccumulator(str(events))
+    board.Reload()
+    return {tag: [e.value for e in board.Scalars(tag)] for tag in board.Tags()["scalars"]}
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
@@ -51,9 +64,13 @@ def test_train_writes_curve_summary_and_model(
 ) -> None:
     options = ["--estimate", recorded / "est.json", "--env", "Hopper-v5", "--updates", 3]
     options += ["--init", recorded / "history", "--out", tmp_path / "out", "--json"]
-    options += ["--tensorboard", tmp_path / "board"]
+    options += ["--tensorboard", tmp_path / "board", "--verbose"]
     assert run(monkeypatch, *options) == 0
-    summary = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    summary = json.loads(said.out)
+    lines = said.err.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["update 1", "update 2", "update 3"]
+    assert all("true return" in line and "learned return" in line for line in lines)
     assert summary == json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["from_recorded_policy"] and list(summary["weights"]) == [
         *FEATURES["Hopper-v5"].names
@@ -64,7 +81,13 @@ def test_train_writes_curve_summary_and_model(
     assert [row["timesteps"] for row in rows] == ["200", "400", "600"]
     np.testing.assert_allclose([float(r["mean_true_return"]) for r in rows], summary["returns"])
     assert (tmp_path / "out" / "model.zip").exists()
-    assert list((tmp_path / "board").rglob("events.out.*"))
+    scalars = board_scalars(tmp_path / "board")
+    np.testing.assert_allclose(scalars["rollout/true_return"], summary["returns"], rtol=1e-6)
+    assert len(scalars["rollout/learned_return"]) == 3
+    assert lines[2].startswith(
+        f"update 3: true return {summary['returns'][2]:.2f}, "
+        f"learned return {scalars['rollout/learned_return'][2]:.2f}, "
+    )
 
     # The same command again, with words: refused, as the folder is there.
     assert run(monkeypatch, *options) == 2
@@ -93,3 +116,39 @@ def test_mistakes_cost_one_sentence(
         assert run(monkeypatch, *base, *options) == 2
         assert sentence in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_training_says_what_is_kept(recorded: Path, tmp_path: Path) -> None:
+    options = ["--estimate", recorded / "est.json", "--env", "Hopper-v5", "--updates", 7]
+    step = "gymnasium.envs.mujoco.hopper_v5:HopperEnv.step"
+    said = interrupted(tmp_path, step, 50, "train", *options)
+    assert said == (
+        "Stopped: 0 of 7 updates were done, nothing was written. "
+        "Run the same command again to start over."
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stopped_training_keeps_only_the_scalars(recorded: Path, tmp_path: Path) -> None:
+    def stop(what: str, done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    board = tmp_path / "board"
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        train_observer(
+            RewardEstimate.load(recorded / "est.json"),
+            "Hopper-v5",
+            out=tmp_path / "out",
+            updates=3,
+            seed=0,
+            settings=SMALL(),
+            tensorboard=board,
+            progress=stop,
+        )
+    assert str(stopped.value) == (
+        f"Stopped: 2 of 3 updates were done, only TensorBoard's scalars are kept, in {board}. "
+        "Run the same command again to start over."
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["board"]
