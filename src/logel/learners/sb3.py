@@ -10,6 +10,7 @@ the trained parameters are the same bit for bit with and without it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal
@@ -32,6 +33,8 @@ try:
     from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 except ImportError as error:
     raise MissingExtraError("stable-baselines3", "mujoco") from error
+
+logger = logging.getLogger(__name__)
 
 
 class HistoryRecorder(BaseCallback):
@@ -178,6 +181,7 @@ class HistoryRecorder(BaseCallback):
                 **normaliser_notes(self.training_env),
             },
         )
+        logger.info("update %d: recorded %d steps", self._update, trace.terminated.size)
 
     def _on_training_end(self) -> None:
         if self._tap is not None:
