@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from logel.cli import app
 from logel.envs.mujoco import reacher_bumps
-from logel.experiments import mujoco
+from logel.experiments import mujoco, mujoco_claims
 from logel.experiments.studies import STUDIES, StudyOptions, reproduce
 
 
@@ -41,9 +41,9 @@ def test_the_quick_version_runs_from_learner_to_figures(
     lengths = table[table.part == "curve"].groupby("observer")["update"].nunique()
     assert lengths["learner"] == size.updates
     assert (lengths.drop("learner") == size.observer_updates).all()
-    ends = mujoco.curves(table, "learner")
+    ends = mujoco_claims.curves(table, "learner")
     assert ends.iloc[0, 0] == 0 and ends.iloc[0, -1] == 1
-    weights = mujoco.weights(table, "default").weight.to_numpy()
+    weights = mujoco_claims.weights(table, "default").weight.to_numpy()
     assert len(weights) == (3 if study == "hopper" else 26)
     assert np.linalg.norm(weights) == pytest.approx(1)
     made = json.loads((folder / "made-by.json").read_text())
@@ -116,7 +116,8 @@ def test_claims_are_judged_by_the_runs() -> None:
         "trex": [0.8, 0.9, 0.85, 0.88],
     }
     verdicts = {
-        (c.observer, c.claim): c.verdict for c in mujoco.hopper_claims(made_up(scores, "hopper"))
+        (c.observer, c.claim): c.verdict
+        for c in mujoco_claims.hopper_claims(made_up(scores, "hopper"))
     }
     assert verdicts["default", "comes as far as the learner"] == "holds"
     assert verdicts["default", "does better than lfl"] == "holds"
@@ -125,11 +126,13 @@ def test_claims_are_judged_by_the_runs() -> None:
     assert verdicts["trex", "T-REX is decent"] == "holds"
     honest = next(
         c
-        for c in mujoco.hopper_claims(made_up(scores, "hopper"))
+        for c in mujoco_claims.hopper_claims(made_up(scores, "hopper"))
         if c.claim == "intervals are honest" and c.observer == "default"
     )
     assert honest.value == pytest.approx(0.75)
-    reacher = {(c.observer, c.claim): c for c in mujoco.reacher_claims(made_up(scores, "reacher"))}
+    reacher = {
+        (c.observer, c.claim): c for c in mujoco_claims.reacher_claims(made_up(scores, "reacher"))
+    }
     assert reacher["trex", "T-REX fails"].verdict == "does not hold"
     assert reacher["default", "the recovered reward peaks at the target"].value == pytest.approx(
         0.05
