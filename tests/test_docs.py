@@ -9,6 +9,7 @@ The blocks of a page run in order, in one namespace and one empty folder:
 """
 
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -99,8 +100,20 @@ def test_code_blocks_run(
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_relative_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+    prose = re.sub(r"^```.*?^```$|`[^`\n]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose):
         assert (page.parent / target).exists(), target
+
+
+def test_the_equations_are_where_they_are_said_to_be() -> None:
+    page = (ROOT / "docs" / "method" / "equations.md").read_text()
+    functions = re.findall(r"`(logel(?:\.\w+)+)`", page)
+    tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page)
+    assert len(functions) > 30 and len(tests) > 40
+    for name in functions:
+        assert pkgutil.resolve_name(name) is not None
+    for file, test in tests:
+        assert f"def {test}(" in (ROOT / file).read_text(), f"{file} has no {test}"
 
 
 def test_a_wrong_output_is_noticed() -> None:
