@@ -25,6 +25,8 @@ from logel.cli import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# They train agents or fit jointly, more than once.
+_LONG = {"README.md", "docs/howto/sb3.md", "docs/howto/trajectories.md", "docs/tutorial.md"}
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<remark>[^\n]*?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -76,7 +78,15 @@ def assert_alike(printed: str, shown: str, page: str) -> None:
     assert pairs[0] == pytest.approx(pairs[1], rel=_RELATIVE, abs=_ABSOLUTE), page
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=[pytest.mark.slow] if _name(p) in _LONG else []) for p in PAGES],
+    ids=_name,
+)
 def test_code_blocks_run(
     page: Path,
     tmp_path: Path,
@@ -87,7 +97,7 @@ def test_code_blocks_run(
     names: dict[str, object] = {"__name__": "docs"}
     printed = ""
     for block in blocks_of(page):
-        where = f"{page.relative_to(ROOT)}:{block.line}"
+        where = f"{_name(page)}:{block.line}"
         if block.output:
             assert_alike(printed, block.text, where)
         elif block.language == "python":
@@ -98,7 +108,7 @@ def test_code_blocks_run(
             capsys.readouterr()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_relative_links_lead_somewhere(page: Path) -> None:
     prose = re.sub(r"^```.*?^```$|`[^`\n]*`", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose):
