@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test lint format bench bench-accuracy clean
+.PHONY: demo test lint format docs bench bench-accuracy clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml constraints.txt
@@ -32,6 +32,9 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.jacobian
 	$(BIN)/python -m benchmarks.streaming
@@ -51,4 +54,4 @@ bench-accuracy: $(STAMP)
 	$(BIN)/logel reproduce accuracy-coverage --runs 500 --out runs
 
 clean:
-	rm -rf $(VENV) demo.png .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo.png site .pytest_cache .mypy_cache .ruff_cache .hypothesis
