@@ -9,11 +9,11 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help demo test lint format bench bench-accuracy package clean
+.PHONY: help demo test lint format docs bench bench-accuracy package clean
 .DEFAULT_GOAL := demo
 
 help:
-	@echo "make demo | test | lint | format | bench | bench-accuracy (hours) | package | clean"
+	@echo "make demo | test | lint | format | docs | bench | bench-accuracy (hours) | package | clean"
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +35,9 @@ lint: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.jacobian

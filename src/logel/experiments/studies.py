@@ -30,6 +30,7 @@ from logel.experiments import (
     gridworld,
     jacobian_accuracy,
     mujoco,
+    mujoco_claims,
     other_worlds,
     paper_reward,
 )
@@ -221,20 +222,20 @@ STUDIES = {
                 figure,
                 own_world=False,
                 quick=True,
-                summary=mujoco.summary,
+                summary=mujoco_claims.summary,
                 packages=mujoco.PACKAGES,
             )
             for name, tasks, claims, figure in (
                 (
                     "hopper",
                     mujoco.hopper_tasks,
-                    mujoco.hopper_claims,
+                    mujoco_claims.hopper_claims,
                     mujoco_figures.hopper_figure,
                 ),
                 (
                     "reacher",
                     mujoco.reacher_tasks,
-                    mujoco.reacher_claims,
+                    mujoco_claims.reacher_claims,
                     mujoco_figures.reacher_figure,
                 ),
             )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from logel.experiments.mujoco import heat_map, weights
+from logel.experiments.mujoco import heat_map
+from logel.experiments.mujoco_claims import weights
 from logel.report.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, tidy
 from logel.report.study_figures import band
 
