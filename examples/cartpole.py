@@ -1,7 +1,7 @@
 """CartPole with a reward of our own: train with A2C, record, recover the weights.
 
-The pole's trainer is paid 1 per step alive, minus the lean of the pole and the speed of the cart. logel sees
-the episodes and the policies of the training, not the reward, and recovers it up to its scale.
+The learner is paid 1 per step alive, minus the lean of the pole and the speed of the cart. logel
+sees the episodes and the policies of the training, not the reward, and recovers it up to its scale.
 
     python examples/cartpole.py
 

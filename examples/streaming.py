@@ -35,9 +35,7 @@ def main() -> None:
     world = gridworld_mdp()
     truth = grid_weights(world.feature_names)
     learner_rng, observer_rng = np.random.default_rng([options.seed, 0]).spawn(2)
-    observer = Observer(
-        TabularSoftmax(25, 4), gamma=world.gamma, feature_names=world.feature_names
-    )
+    observer = Observer(TabularSoftmax(25, 4), gamma=world.gamma, feature_names=world.feature_names)
     print("stage  error  seconds  best area (weight, 95% interval)")
     run = GPOMDPLearner(learning_rate=0.1).run(world, truth, learner_rng)
     for stage, snapshot in enumerate(islice(run, options.stages)):

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from logel.cli_data import register_data_commands
+from logel.cli_record import record as record_command
 from logel.cli_report import report as report_command
 from logel.errors import LogelError, OptionError
 
@@ -27,7 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-record_app = typer.Typer(help="Let a learner learn and record its history.", no_args_is_help=True)
+record_app = typer.Typer(callback=record_command, invoke_without_command=True, no_args_is_help=True)
 app.add_typer(record_app, name="record")
 app.command("report")(report_command)
 

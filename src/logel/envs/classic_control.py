@@ -1,6 +1,6 @@
 """Reward features of Gymnasium's CartPole: what a reward of balancing a pole may be made of.
 
-    recorder = HistoryRecorder("history", FEATURES["CartPole-v1"])    # while SB3 trains
+recorder = HistoryRecorder("history", FEATURES["CartPole-v1"])    # while SB3 trains
 """
 
 from __future__ import annotations

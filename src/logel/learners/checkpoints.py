@@ -84,9 +84,13 @@ def find_checkpoints(folder: str | PathLike[str]) -> dict[int, Path]:
         raise OptionError(f"there is no folder of checkpoints at {root}")
     found: dict[int, Path] = {}
     for path in sorted(root.glob("*.zip")):
-        match = re.search(r"(\d{1,18})_steps$", path.stem) or re.search(r"(\d{1,18})\D*$", path.stem)
+        match = re.search(r"(\d{1,18})_steps$", path.stem) or re.search(
+            r"(\d{1,18})\D*$", path.stem
+        )
         if match is None:
-            raise OptionError(f"{path.name} does not tell its step: name it rl_model_1000_steps.zip")
+            raise OptionError(
+                f"{path.name} does not tell its step: name it rl_model_1000_steps.zip"
+            )
         step = int(match[1])
         if step in found:
             raise OptionError(
@@ -249,9 +253,7 @@ def _make(env_id: str) -> gymnasium.Env[Any, Any]:
         raise OptionError(f"cannot make the environment {env_id!r}: {error}") from None
 
 
-def _check_spaces(
-    env: gymnasium.Env[Any, Any], policy: Policy, env_id: str
-) -> tuple[int, ...]:
+def _check_spaces(env: gymnasium.Env[Any, Any], policy: Policy, env_id: str) -> tuple[int, ...]:
     """The shape of a flat observation, if the policy can act in the environment."""
     space, actions = env.observation_space, env.action_space
     if not isinstance(space, spaces.Box) or space.dtype == np.uint8:
@@ -280,8 +282,8 @@ def _widths(policy: Policy) -> tuple[int, int]:
     linear = [] if module is None else [m for m in module.modules() if hasattr(m, "in_features")]
     if linear:
         return int(linear[0].in_features), int(linear[-1].out_features)
-    outputs = getattr(policy, "n_actions", None) or getattr(policy, "action_dim", 0)
-    return int(getattr(policy, "n_inputs", 0)), int(outputs)
+    outputs = getattr(policy, "n_actions", getattr(policy, "action_dim", 0))
+    return int(getattr(policy, "observation_dim", 0)), int(outputs)
 
 
 def _normaliser(path: Path, shape: tuple[int, ...]) -> Normaliser | None:
@@ -299,9 +301,7 @@ def _normaliser(path: Path, shape: tuple[int, ...]) -> Normaliser | None:
     return None
 
 
-def _facts(
-    policy: Policy, env_id: str, gamma: float | None, activation: str
-) -> Mapping[str, Any]:
+def _facts(policy: Policy, env_id: str, gamma: float | None, activation: str) -> Mapping[str, Any]:
     hidden = getattr(policy, "hidden", None)
     return {
         "learner": "checkpoints of Stable-Baselines3",
