@@ -21,6 +21,7 @@ from logel.cli_console import (
 )
 from logel.cli_console import progress_bars as _progress
 from logel.cli_data import register_data_commands
+from logel.cli_record import record as record_command
 from logel.cli_report import report as report_command
 from logel.errors import LogelError, OptionError
 
@@ -34,7 +35,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-record_app = typer.Typer(help="Let a learner learn and record its history.", no_args_is_help=True)
+record_app = typer.Typer(callback=record_command, invoke_without_command=True, no_args_is_help=True)
 app.add_typer(record_app, name="record")
 app.command("report")(report_command)
 

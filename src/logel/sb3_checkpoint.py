@@ -69,15 +69,26 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Array]:
 
 def action_space_kind(path: str | PathLike[str]) -> str | None:
     """The class name of the action space as the archive writes it, or None if it does not say."""
+    space = _facts(path).get("action_space")
+    kind = space.get(":type:") if isinstance(space, dict) else None
+    return kind.rsplit(".", 1)[-1].rstrip("'>") if isinstance(kind, str) else None
+
+
+def recorded_gamma(path: str | PathLike[str]) -> float | None:
+    """The discount factor as the archive writes it, or None if it does not say a usable one."""
+    gamma = _facts(path).get("gamma")
+    return float(gamma) if isinstance(gamma, int | float) and 0 <= gamma < 1 else None
+
+
+def _facts(path: str | PathLike[str]) -> dict[str, Any]:
+    """What the archive says in plain JSON; anything pickled in it stays text."""
     file = Path(path)
     with _Reading(file):
         try:
             data = json.loads(_member(file, "data", MAX_BYTES))
         except KeyError:
-            return None
-        space = data.get("action_space") if isinstance(data, dict) else None
-        kind = space.get(":type:") if isinstance(space, dict) else None
-    return kind.rsplit(".", 1)[-1].rstrip("'>") if isinstance(kind, str) else None
+            return {}
+    return data if isinstance(data, dict) else {}
 
 
 class _Reading:

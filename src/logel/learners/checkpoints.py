@@ -1,0 +1,317 @@
+"""From a folder of Stable-Baselines3 checkpoints and an environment to a history.
+
+Training runs that nobody recorded often left checkpoints. Each is read without executing anything
+in it, acts in the environment for some episodes, and becomes a stage. Neither Stable-Baselines3
+nor the run's own code is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from logel.errors import FormatError, OptionError, PolicyError
+from logel.features import RewardFeatures, StepFeatures
+from logel.files import HistoryWriter
+from logel.history import Array, Episode, LearningHistory
+from logel.policies import GaussianPolicy, Policy, SoftmaxPolicy
+from logel.progress import Progress
+from logel.rollout import record_stage
+from logel.sb3_checkpoint import recorded_gamma
+from logel.sb3_policy import SB3Policy, checkpoint_parameters
+
+Float = npt.NDArray[np.float64]
+_MAX_STATISTICS_BYTES = 2**24
+_SIDE_BY_SIDE = 16
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """Statistics by which a run normalised its observations.
+
+    Attributes:
+        mean: Shape of an observation.
+        var: Likewise.
+        epsilon: Added to the variance.
+        clip: Largest normalised value.
+    """
+
+    mean: Float
+    var: Float
+    epsilon: float = 1e-8
+    clip: float = 10.0
+
+    def __call__(self, observations: Array) -> Array:
+        """Observations as the policy sees them."""
+        scaled = (observations - self.mean) / np.sqrt(self.var + self.epsilon)
+        return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
+
+    @classmethod
+    def read(cls, path: Path, shape: tuple[int, ...]) -> Normaliser:
+        """From JSON with the keys of `normaliser_notes` (`logel.learners.sb3`)."""
+        try:
+            if path.stat().st_size > _MAX_STATISTICS_BYTES:
+                raise ValueError("it is larger than any such file")
+            raw = json.loads(path.read_bytes())
+            mean, var = (np.array(raw[f"observation_{k}"], dtype=float) for k in ("mean", "var"))
+            epsilon = float(raw.get("observation_epsilon", cls.epsilon))
+            clip = float(raw.get("observation_clip", cls.clip))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise FormatError(f"{path} holds no normaliser's statistics: {error}") from None
+        sound = np.isfinite([*mean.ravel(), *var.ravel(), epsilon]).all() and clip > 0
+        if mean.shape != shape or var.shape != shape or not sound or (var + epsilon <= 0).any():
+            raise FormatError(
+                f"{path}: observation_mean and observation_var must be finite, of shape {shape}, "
+                "with positive variances"
+            )
+        return cls(mean, var, epsilon, clip)
+
+
+def find_checkpoints(folder: str | PathLike[str]) -> dict[int, Path]:
+    """The checkpoints of a folder, by the number of steps their names tell, in that order."""
+    root = Path(folder)
+    if not root.is_dir():
+        raise OptionError(f"there is no folder of checkpoints at {root}")
+    found: dict[int, Path] = {}
+    for path in sorted(root.glob("*.zip")):
+        match = re.search(r"(\d{1,18})_steps$", path.stem) or re.search(
+            r"(\d{1,18})\D*$", path.stem
+        )
+        if match is None:
+            raise OptionError(
+                f"{path.name} does not tell its step: name it rl_model_1000_steps.zip"
+            )
+        step = int(match[1])
+        if step in found:
+            raise OptionError(
+                f"{found[step].name} and {path.name} are both of step {step}: keep one run's "
+                "checkpoints in a folder of their own"
+            )
+        found[step] = path
+    if len(found) < 2:
+        raise OptionError(
+            f"{root} holds {len(found)} checkpoints (.zip): at least two are needed to see the "
+            "learner move"
+        )
+    return dict(sorted(found.items()))
+
+
+def record_checkpoints(
+    folder: str | PathLike[str],
+    env_id: str,
+    out: str | PathLike[str],
+    *,
+    features: RewardFeatures | StepFeatures,
+    episodes: int = 50,
+    activation: str = "tanh",
+    gamma: float | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> LearningHistory:
+    """Let every checkpoint act and write down what happens as a history.
+
+    The episodes are fresh ones, not those the learner learnt from. Networks with other activations
+    than tanh are recorded without parameters: inference clones them.
+
+    Args:
+        folder: Holds checkpoints of one run, all of an MlpPolicy (`CheckpointCallback` writes
+            such), each with the number of steps in its name. Where the run normalised
+            observations, `NAME.json` beside `NAME.zip` holds the statistics.
+        env_id: Gymnasium name of the environment.
+        out: Folder of the new history.
+        features: What a reward may be made of, as for `HistoryRecorder`.
+        episodes: Episodes per checkpoint.
+        activation: Between the layers of the networks, see `SB3Policy.from_checkpoint`.
+        gamma: The learner's discount factor; by default the one in the first checkpoint.
+        seed: Of the environments and of the policies' choices.
+        progress: Called with (what, done, total).
+    """
+    if episodes < 1:
+        raise OptionError(f"episodes must be at least 1, but is {episodes}")
+    if gamma is not None and not 0 <= gamma < 1:
+        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
+    checkpoints = find_checkpoints(folder)
+    names = list(checkpoints.values())
+    policy = SB3Policy.from_checkpoint(names[0], activation=activation)
+    # All are read before anything is written: a bad one leaves nothing behind.
+    thetas = [checkpoint_parameters(path) for path in names]
+    for path, theta in zip(names, thetas, strict=True):
+        if len(theta) != policy.n_parameters:
+            raise PolicyError(
+                f"{path} has {len(theta)} parameters, but {names[0]} {policy.n_parameters}: keep "
+                "one run's checkpoints in a folder of their own"
+            )
+    envs = [_make(env_id) for _ in range(min(episodes, _SIDE_BY_SIDE))]
+    try:
+        shape = _check_spaces(envs[0], policy, env_id)
+        normalisers = [_normaliser(path, shape) for path in names]
+        discount = recorded_gamma(names[0]) if gamma is None else gamma
+        facts = _facts(policy, env_id, discount, activation)
+        with HistoryWriter(out, feature_names=features.names, metadata=facts) as writer:
+            for index, (step, theta) in enumerate(zip(checkpoints, thetas, strict=True)):
+                sampler = _Sampler(envs, policy, theta, normalisers[index], features)
+                rng = np.random.default_rng([seed, index])
+                record_stage(
+                    writer,
+                    sampler.episodes(episodes, rng),
+                    parameters=theta if activation == "tanh" else None,
+                    notes={"timesteps": step, "checkpoint": names[index].name},
+                )
+                if progress is not None:
+                    progress("checkpoints", index + 1, len(names))
+    finally:
+        for env in envs:
+            env.close()
+    return LearningHistory.load(out)
+
+
+@dataclass(frozen=True)
+class _Sampler:
+    """One policy in copies of one environment."""
+
+    envs: list[gymnasium.Env[Any, Any]]
+    policy: Policy
+    theta: Float
+    normaliser: Normaliser | None
+    features: RewardFeatures | StepFeatures
+
+    def episodes(self, n: int, rng: np.random.Generator) -> list[Episode]:
+        """Whole episodes, several side by side."""
+        result: list[Episode] = []
+        while len(result) < n:
+            result += self._batch(self.envs[: n - len(result)], rng)
+        return result
+
+    def _batch(
+        self, envs: list[gymnasium.Env[Any, Any]], rng: np.random.Generator
+    ) -> list[Episode]:
+        # Copies: environments may hand out one array and overwrite it in the next step.
+        seen = [[np.array(env.reset(seed=int(rng.integers(2**31)))[0])] for env in envs]
+        chosen: list[list[Any]] = [[] for _ in envs]
+        taken: list[list[Any]] = [[] for _ in envs]
+        infos: list[list[dict[str, Any]]] = [[] for _ in envs]
+        terminated = [False] * len(envs)
+        running = list(range(len(envs)))
+        while running:
+            observations = self._seen(np.array([seen[i][-1] for i in running]))
+            actions = self.policy.sample(self.theta, observations, rng)
+            going = []
+            for i, action in zip(running, actions, strict=True):
+                received = _received(envs[i], action)
+                following, _, ended, cut, info = envs[i].step(received)
+                seen[i].append(np.array(following))
+                chosen[i].append(action)
+                taken[i].append(received)
+                infos[i].append(info)
+                terminated[i] = bool(ended)
+                if not (ended or cut):
+                    going.append(i)
+            running = going
+        return [
+            Episode(
+                self._seen(np.array(seen[i])),
+                np.array(chosen[i]),
+                self._features(np.array(seen[i]), np.array(taken[i]), infos[i]),
+                terminated=terminated[i],
+            )
+            for i in range(len(envs))
+        ]
+
+    def _seen(self, raw: Array) -> Array:
+        flat = raw.reshape(len(raw), -1)
+        return flat.astype(np.float32) if self.normaliser is None else self.normaliser(flat)
+
+    def _features(self, raw: Array, taken: Array, infos: list[dict[str, Any]]) -> Float:
+        if isinstance(self.features, StepFeatures):
+            return self.features.rows(raw[:-1], taken, raw[1:], infos)
+        return np.asarray(self.features(raw[:-1], taken, raw[1:]), dtype=np.float64)
+
+
+def _received(env: gymnasium.Env[Any, Any], action: Any) -> Any:
+    """The action as the environment takes it: Stable-Baselines3 clips to the bounds."""
+    space = env.action_space
+    if isinstance(space, spaces.Box):
+        clipped = np.clip(action, space.low.reshape(-1), space.high.reshape(-1))
+        return clipped.reshape(space.shape).astype(space.dtype)
+    return int(action)
+
+
+def _make(env_id: str) -> gymnasium.Env[Any, Any]:
+    try:
+        return gymnasium.make(env_id, disable_env_checker=True)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise OptionError(f"cannot make the environment {env_id!r}: {error}") from None
+
+
+def _check_spaces(env: gymnasium.Env[Any, Any], policy: Policy, env_id: str) -> tuple[int, ...]:
+    """The shape of a flat observation, if the policy can act in the environment."""
+    space, actions = env.observation_space, env.action_space
+    if not isinstance(space, spaces.Box) or space.dtype == np.uint8:
+        raise OptionError(f"{env_id} must show vectors of numbers, but shows {space}")
+    width = int(np.prod(space.shape))
+    outputs = -1
+    if isinstance(actions, spaces.Discrete) and isinstance(policy, SoftmaxPolicy):
+        if actions.start != 0:
+            raise OptionError(f"the actions of {env_id} must be numbered from 0")
+        outputs = int(actions.n)
+    elif isinstance(actions, spaces.Box) and isinstance(policy, GaussianPolicy):
+        outputs = int(np.prod(actions.shape))
+    found = _widths(policy)
+    if found != (width, outputs):
+        raise OptionError(
+            f"the checkpoints are of another environment than {env_id}: their policy takes "
+            f"{found[0]} numbers and puts out {found[1]}, the environment shows {width} and takes "
+            f"{actions}"
+        )
+    return (width,)
+
+
+def _widths(policy: Policy) -> tuple[int, int]:
+    """Numbers a policy takes and puts out."""
+    module = getattr(policy, "module", None)
+    linear = [] if module is None else [m for m in module.modules() if hasattr(m, "in_features")]
+    if linear:
+        return int(linear[0].in_features), int(linear[-1].out_features)
+    outputs = getattr(policy, "n_actions", getattr(policy, "action_dim", 0))
+    return int(getattr(policy, "observation_dim", 0)), int(outputs)
+
+
+def _normaliser(path: Path, shape: tuple[int, ...]) -> Normaliser | None:
+    """The statistics beside a checkpoint, None if the run did not normalise."""
+    statistics = path.with_suffix(".json")
+    if statistics.is_file():
+        return Normaliser.read(statistics, shape)
+    pickles = [p.name for p in path.parent.glob("*.pkl") if "normalize" in p.name.lower()]
+    if pickles:
+        raise OptionError(
+            f"{path.parent} holds {sorted(pickles)[0]}, a pickle, which is never loaded: load it "
+            "yourself with VecNormalize.load and write json.dumps(normaliser_notes(env)), of "
+            f"logel.learners.sb3, to {statistics.name}"
+        )
+    return None
+
+
+def _facts(policy: Policy, env_id: str, gamma: float | None, activation: str) -> Mapping[str, Any]:
+    hidden = getattr(policy, "hidden", None)
+    return {
+        "learner": "checkpoints of Stable-Baselines3",
+        "environment": env_id,
+        **({} if gamma is None else {"gamma": gamma}),
+        "policy": {
+            "family": type(policy).__name__,
+            "hidden": None if hidden is None else list(hidden),
+            "n_parameters": policy.n_parameters,
+            "activation": activation,
+        },
+        **({"n_actions": policy.n_actions} if isinstance(policy, SoftmaxPolicy) else {}),
+    }
