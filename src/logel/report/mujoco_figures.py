@@ -55,10 +55,11 @@ def _curves(axes: Axes, table: pd.DataFrame, environment: str) -> None:
     axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     axes.axhline(0.0, color="black", linewidth=0.8, linestyle=":")
     axes.legend(fontsize=8, frameon=False)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     runs = table.seed.nunique()
     tidy(
         axes,
-        title=f"{environment}: agents trained on recovered rewards ({runs} runs, 98% bands)",
+        title=f"{environment}: agents on recovered rewards ({runs} run{'s'[: runs > 1]}, 98% bands)",
         x="update",
         y="normalised score (true reward)",
     )
@@ -95,7 +96,7 @@ def _weights(axes: Axes, table: pd.DataFrame) -> None:
         [-1, -0.1, -0.01, 0, 0.01, 0.1, 1], ["-1", "-.1", "-.01", "0", ".01", ".1", "1"]
     )
     axes.set_xticks(range(len(features)), features)
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, frameon=False, loc="upper right")
     tidy(axes, title="Weights of unit norm, 95% intervals, one per run")
 
 
@@ -128,8 +129,11 @@ def _map(figure: Figure, axes: Axes, table: pd.DataFrame, name: str) -> None:
     cost = float(np.mean([each[-1] for each in tables]))
     tidy(
         axes,
-        title=f"{LABELS[name][0]} (cost of |action|$^2$: {cost:.2f})",
+        title=f"{LABELS[name][0]}; |action|$^2$: {cost:.2f}",
         x="fingertip - target, x [m]",
         y="y [m]",
     )
+    ticks = np.linspace(-reach, reach, 5)
+    axes.set_xticks(ticks)
+    axes.set_yticks(ticks)
     axes.grid(visible=False)
