@@ -55,11 +55,11 @@ def _curves(axes: Axes, table: pd.DataFrame, environment: str) -> None:
     axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     axes.axhline(0.0, color="black", linewidth=0.8, linestyle=":")
     axes.legend(fontsize=8, frameon=False)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    runs = table.seed.nunique()
+    axes.locator_params(axis="x", integer=True)
+    runs = f"{table.seed.nunique()} run" + "s" * (table.seed.nunique() > 1)
     tidy(
         axes,
-        title=f"{environment}: agents on recovered rewards ({runs} run{'s'[: runs > 1]}, 98% bands)",
+        title=f"{environment}: agents on recovered rewards ({runs}, 98% bands)",
         x="update",
         y="normalised score (true reward)",
     )
