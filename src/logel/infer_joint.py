@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 # Number d of parameters beyond which dense D x D filtering takes minutes rather than seconds.
 LARGEST_JOINT = 600
 # Observed times beyond which revisiting all of them in every round takes minutes.
-LARGEST_ROWS = 50_000
+LARGEST_ROWS = 100_000
 World = TabularWorld | LinearWorld | SampledWorld
 # Log evidence a reward must gain over none before its weights deserve trust: about the odds of
 # twenty to one.
