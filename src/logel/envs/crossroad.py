@@ -26,8 +26,10 @@ SUMO keeps one simulation per process: a second open `Crossroad` is refused.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import sys
 import tempfile
 import weakref
 from collections.abc import Sequence
@@ -530,7 +532,9 @@ _owner: weakref.ref[Crossroad] | None = None
 def require_simulator() -> Any:
     """The libsumo module, or one sentence that says how to install it."""
     try:
-        import libsumo
+        # It prints what it thinks of other packages' versions, which is no part of any result.
+        with contextlib.redirect_stdout(sys.stderr):
+            import libsumo
     except ImportError:
         raise MissingExtraError("libsumo", "sumo") from None
     return libsumo
