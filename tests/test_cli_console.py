@@ -194,7 +194,7 @@ def interrupted(folder: Path, where: str, number: int, *arguments: object) -> st
     assert process.stdout is not None
     assert process.stdout.readline() == "here\n"
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     assert out == "" and len(err.strip().splitlines()) == 1, err
     return err.strip()

@@ -398,3 +398,12 @@ def test_auto_takes_early_stopping_for_large_networks_only() -> None:
     assert not stops_early(network, lone, CloneConfig())
     with pytest.raises(HistoryError, match="two episodes"):
         stops_early(network, lone, CloneConfig(method="early-stopping"))
+    with pytest.raises(PolicyError, match="tables are cloned exactly"):
+        stops_early(TabularSoftmax(2, 2), stage, CloneConfig(method="early-stopping"))
+
+
+def test_early_stopping_always_leaves_an_episode_to_learn_from() -> None:
+    network = MLPGaussian(3, 2, hidden=(4,))
+    stage = network_stage(network, 0)[0].take(np.arange(2))
+    config = CloneConfig(method="early-stopping", holdout=0.9, max_iterations=2)
+    assert np.isfinite(clone([stage], network, config).clones[0].held_out)

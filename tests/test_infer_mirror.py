@@ -136,9 +136,9 @@ def test_networks_cost_nothing_in_their_size() -> None:
     history = network_history(policy, n_episodes=320, horizon=100)
     assert policy.n_parameters == 4482 and history[0].n_steps == 32_000
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.process_time()
     estimate = mirror(history, policy)
-    seconds, (_, peak) = time.perf_counter() - start, tracemalloc.get_traced_memory()
+    seconds, (_, peak) = time.process_time() - start, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert direction_error(estimate.weights, TRUTH) < 0.15
     # An (N, d) array would take 1.1 GB, a (d, d) one 160 MB.
@@ -241,6 +241,13 @@ def test_ridge_by_evidence_shrinks_what_is_not_seen() -> None:
     # The uncertainty is the posterior's: what is hardly seen is as uncertain as its prior.
     spread = np.sqrt(np.diag(answers[None].learner))
     assert 0.4 < spread[0] < 2.0 and spread[-1] < 0.25
+    # In closed form: the residual variance times the inverse of the penalised square.
+    flat, basis = design.reshape(m * k, q), gauge.identified
+    square = basis.T @ flat.T @ flat @ basis + 3.0 * np.eye(q)
+    answer = solve_movement(movement, gauge, None, MirrorMethod(ridge=3.0))
+    left = float(((delta.ravel() - flat @ answer.raw) ** 2).sum()) / (m * k - q)
+    expected = left * basis @ np.linalg.inv(square) @ basis.T
+    np.testing.assert_allclose(answer.learner, expected, rtol=1e-8, atol=1e-12)
 
 
 def test_own_episodes_are_signal() -> None:

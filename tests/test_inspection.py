@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -163,3 +164,14 @@ def test_features_that_jump_without_noise_move_infinitely() -> None:
     overview = inspect_history(LearningHistory.from_episodes([stage(0.0), stage(1.0)]))
     assert overview.stages[1].movement == np.inf
     assert overview.to_dict()["stages"][1]["movement"] is None
+
+
+def test_returns_come_from_the_recorder_or_the_import_and_may_be_nonsense() -> None:
+    noted = replace(learning(), notes=({"mean_return": 7}, {"mean_return": None}, {}))
+    found = inspect_history(replace(noted, metadata={"mean_returns": [1.0, 2.0, 3.0]}))
+    assert [stage.mean_return for stage in found.stages] == [7.0, 2.0, 3.0]
+    odd = inspect_history(learning(metadata={"mean_returns": ["x", 10**400, True]}))
+    assert [stage.mean_return for stage in odd.stages] == [None] * 3
+    wild = learning(metadata={"mean_returns": [np.nan, 1.0, 2.0], "deep": [{"x": np.inf}]})
+    plain = json.loads(json.dumps(inspect_history(wild).to_dict(), allow_nan=False))
+    assert plain["stages"][0]["mean_return"] is None and plain["metadata"]["deep"] == [{"x": None}]

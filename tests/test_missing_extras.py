@@ -51,7 +51,7 @@ def without(
         [sys.executable, "-c", PROGRAM, json.dumps([sorted(packages), commands])],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr

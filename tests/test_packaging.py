@@ -81,7 +81,7 @@ def test_the_wheel_runs_from_an_environment_of_its_own(built: Path, tmp_path: Pa
     paths = [p for p in sys.path if p.endswith("site-packages") and p not in dependencies]
     (site / "dependencies.pth").write_text("\n".join(paths))
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*install, "--target", str(site), str(wheel)], check=True, timeout=120)
+    subprocess.run([*install, "--target", str(site), str(wheel)], check=True, timeout=300)
     program = (
         "import logel, sys\n"
         "from logel.report.page import asset\n"

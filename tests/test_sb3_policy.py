@@ -22,7 +22,7 @@ from torch import nn
 from logel import LearningHistory, MLPCategorical, MLPGaussian, SB3Policy, Stage, infer_reward
 from logel.errors import FormatError, PolicyError
 from logel.policies import Policy
-from logel.sb3_checkpoint import read_checkpoint
+from logel.sb3_checkpoint import read_checkpoint, recorded_gamma
 from logel.sb3_policy import checkpoint_parameters, policy_parameters, set_policy_parameters
 
 VECTOR = spaces.Box(-np.inf, np.inf, (4,), dtype=np.float64)
@@ -272,6 +272,11 @@ def test_absurd_sizes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name, reason in (("bomb", "claims"), ("inner", "compressed"), ("wide", "larger than")):
         with pytest.raises(FormatError, match=reason):
             read_checkpoint(tmp_path / f"{name}.zip")
+    # Parsed JSON is far larger than its text: a hundred kilobytes here would become gigabytes.
+    with zipfile.ZipFile(tmp_path / "facts.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data", b"[" + b"[]," * (2**25 // 3) + b"[]]")
+    with pytest.raises(FormatError, match="data claims"):
+        recorded_gamma(tmp_path / "facts.zip")
 
 
 def test_unusable_checkpoints_say_why(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -403,7 +404,9 @@ def _hidden(history: LearningHistory) -> tuple[int, ...]:
     hidden = policy.get("hidden") if isinstance(policy, dict) else None
     if not isinstance(hidden, list) or not all(type(w) is int and 0 < w < 10**5 for w in hidden):
         return (64, 64)
-    return tuple(hidden)
+    # Metadata may claim a network that no memory holds.
+    between = sum(a * b for a, b in itertools.pairwise(hidden))
+    return tuple(hidden) if between <= 10**8 and len(hidden) <= 100 else (64, 64)
 
 
 def _count(history: LearningHistory, key: str, column: str) -> int:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from logel.errors import Choice, HistoryError, LogelError, OptionError
+from logel.errors import Choice, HistoryError, LogelError, OptionError, PolicyError
 from logel.fisher import Fisher
 from logel.history import LearningHistory, Stage
 from logel.policies import GaussianPolicy, LinearGaussian, Policy, TabularSoftmax
@@ -221,7 +221,8 @@ def clone_stage(
     held_out = float("nan")
     if stops_early(policy, stage, config):
         share = config.holdout or _ASIDE
-        rest, test = _split(policy, stage, max(1, round(share * stage.n_episodes)), rng)
+        aside = min(max(1, round(share * stage.n_episodes)), stage.n_episodes - 1)
+        rest, test = _split(policy, stage, aside, rng)
         theta, converged, iterations = _early_stopping(
             policy, rest, test, config, start=start, centre=centre, rng=rng
         )
@@ -247,6 +248,8 @@ def stops_early(policy: Policy, stage: Stage, config: CloneConfig) -> bool:
     if config.method is CloneMethod.AUTO:
         large = not policy.convex and stage.n_steps > _MANY_STEPS
         return large and stage.n_episodes > 1
+    if config.method is CloneMethod.EARLY_STOPPING and isinstance(policy, TabularSoftmax):
+        raise PolicyError("tables are cloned exactly: use method='mle', not early stopping")
     if config.method is CloneMethod.EARLY_STOPPING and stage.n_episodes < 2:
         raise HistoryError("early stopping needs at least two episodes: use method='mle'")
     return config.method is CloneMethod.EARLY_STOPPING

@@ -33,7 +33,7 @@ FeatureFunction = Callable[[Array, Array, Array], npt.ArrayLike]
 """Maps (observations, actions, next_observations), each with N rows, to features (N, q)."""
 
 OWN_EPISODES = "learnt_from_these_episodes"
-"""Key of a history's metadata that says: the learner learnt from the very episodes kept here."""
+"""Key of a history's metadata that says: every step was learnt from the very episodes kept here."""
 
 
 def _frozen(values: npt.ArrayLike, what: str, *, real: bool = False) -> Array:

@@ -464,13 +464,15 @@ def solve_movement(
         sampling, freedom = (g - 1) / g * spread.T @ spread, g - 1
     left, excess, chance = _unexplained(movement, basis, found)
     inverse = np.linalg.pinv(found.corrected)
-    # What the penalty hides is as uncertain as the prior it stands for.
+    # What the penalty hides is as uncertain as the prior it stands for; the rest of the square is
+    # the data's.
     hidden = left * ridge * inverse @ inverse
+    seen = found.square - ridge * np.eye(len(found.square))
     return Answer(
         raw=basis @ found.weights,
         rates=found.rates,
         sampling=sampling,
-        learner=basis @ (excess * inverse @ found.square @ inverse + hidden) @ basis.T,
+        learner=basis @ (excess * inverse @ seen @ inverse + hidden) @ basis.T,
         degrees_of_freedom=freedom,
         solution=found.solution,
         chance=chance,

@@ -6,6 +6,7 @@ inspected. Nothing here estimates a reward.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -78,12 +79,16 @@ class HistoryOverview:
     metadata: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; an infinite movement becomes None."""
-        plain = asdict(self)
-        for stage in plain["stages"]:
-            if stage["movement"] is not None and not np.isfinite(stage["movement"]):
-                stage["movement"] = None
-        return plain
+        """Plain values, for JSON; an infinite movement, or what is not a number, becomes None."""
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class _Moments:
@@ -165,8 +170,6 @@ def _describe(signature: Signature, part: str) -> str:
 def _stage_overview(
     history: LearningHistory, stage: Stage, index: int, before: Stage | None
 ) -> StageOverview:
-    returns = history.metadata.get("mean_returns")
-    noted = isinstance(returns, list) and len(returns) == len(history)
     lengths = stage.lengths
     return StageOverview(
         episodes=stage.n_episodes,
@@ -177,9 +180,23 @@ def _stage_overview(
         feature_means=None
         if stage.features is None
         else tuple(float(x) for x in stage.features.mean(axis=0, dtype=np.float64)),
-        mean_return=float(returns[index]) if noted and returns is not None else None,
+        mean_return=_mean_return(history, index),
         movement=None if before is None else _movement(before, stage),
     )
+
+
+def _mean_return(history: LearningHistory, index: int) -> float | None:
+    """What a recorder noted of the stage, or an import of all stages; both may hold anything."""
+    noted = history.notes[index].get("mean_return") if history.notes else None
+    returns = history.metadata.get("mean_returns")
+    if noted is None and isinstance(returns, list) and len(returns) == len(history):
+        noted = returns[index]
+    if isinstance(noted, bool) or not isinstance(noted, int | float):
+        return None
+    try:
+        return float(noted)
+    except OverflowError:
+        return None
 
 
 def _movement(before: Stage, after: Stage) -> float | None:

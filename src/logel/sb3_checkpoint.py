@@ -26,6 +26,8 @@ from logel.history import Array
 # Policies of a few megabytes are usual; a gigabyte of float32 is 268 million parameters.
 MAX_BYTES = 2**30
 _MAX_PICKLE_BYTES = 2**22
+# Parsed JSON takes up to thirty times its length: usual are some hundred kilobytes.
+_MAX_FACTS_BYTES = 2**25
 _MAX_ENTRIES = 10_000
 _TENSOR_NAMES = {
     "collections OrderedDict",
@@ -85,7 +87,7 @@ def _facts(path: str | PathLike[str]) -> dict[str, Any]:
     file = Path(path)
     with _Reading(file):
         try:
-            data = json.loads(_member(file, "data", MAX_BYTES))
+            data = json.loads(_member(file, "data", _MAX_FACTS_BYTES))
         except KeyError:
             return {}
     return data if isinstance(data, dict) else {}

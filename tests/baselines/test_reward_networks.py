@@ -120,6 +120,7 @@ def test_a_file_of_another_kind_is_refused(saved: Path, tmp_path: Path) -> None:
         ("arrays", ["log_std"], "log_std"),
         ("facts", {}, "uses_actions"),
         ("facts", {"uses_actions": False, "accuracy": []}, "not a reward of T-REX"),
+        ("facts", {"uses_actions": False, "accuracy": 10**400}, "not a reward of T-REX"),
         ("facts", None, "not a reward's"),
     ],
 )

@@ -18,6 +18,7 @@ from logel.cli import app
 from logel.envs.mujoco import reacher_bumps
 from logel.experiments import mujoco, mujoco_claims
 from logel.experiments.studies import STUDIES, StudyOptions, reproduce
+from logel.report.plots import save_figure
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +141,20 @@ def test_claims_are_judged_by_the_runs() -> None:
     assert reacher["default", "learns slower than the learner"].value == pytest.approx(
         0.5 * (1 - np.mean(scores["default"]))
     )
+
+
+@pytest.mark.parametrize("study", ["hopper", "reacher"])
+@pytest.mark.parametrize("observer", ["paper", "lfl"])
+def test_one_observer_alone_is_drawn_and_summed_up(
+    study: str, observer: str, tmp_path: Path
+) -> None:
+    table = made_up({"learner": [1.0] * 3, observer: [0.5, 0.6, 0.7]}, study)
+    if study == "hopper" or observer == "lfl":
+        extra = {"part": "fit", "observer": observer, "seed": 0, "seconds": 1.0}
+        table = pd.concat([table, pd.DataFrame([extra])], ignore_index=True)
+    assert observer in mujoco_claims.summary(table)
+    figure = STUDIES[study].figure(table)
+    if (study, observer) == ("hopper", "paper"):
+        ticks = [label.get_text() for label in figure.axes[1].get_xticklabels()]
+        assert ticks == ["distance", "alive"]
+    save_figure(figure, tmp_path / "figure.png")

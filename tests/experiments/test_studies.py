@@ -104,7 +104,7 @@ def test_a_killed_study_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     for _ in range(3):
         process = subprocess.Popen(command(broken), start_new_session=True)
         finished = len(list(broken.rglob("tasks/*.json")))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         # Wait until it is really at work, then strike at a random moment.
         while len(list(broken.rglob("tasks/*.json"))) <= finished and process.poll() is None:
             assert time.monotonic() < deadline

@@ -128,9 +128,10 @@ def test_normalised_observations_need_their_statistics(
     history = record_checkpoints(copies, "CartPole-v1", out, features=CARTPOLE, episodes=2)
     # CartPole starts within .05 of zero: half a deviation below the mean.
     np.testing.assert_allclose(history[0].observations[0], -0.5, atol=0.03)
-    (copies / "rl_model_256_steps.json").write_text('{"observation_mean": [[[[0]]]]}')
-    with pytest.raises(FormatError, match="statistics"):
-        record_checkpoints(copies, "CartPole-v1", tmp_path / "no", features=CARTPOLE)
+    for wrong in ('{"observation_mean": [[[[0]]]]}', f'{{"observation_mean": [{10**400}]}}'):
+        (copies / "rl_model_256_steps.json").write_text(wrong)
+        with pytest.raises(FormatError, match="statistics"):
+            record_checkpoints(copies, "CartPole-v1", tmp_path / "no", features=CARTPOLE)
 
 
 def test_normaliser_by_hand() -> None:

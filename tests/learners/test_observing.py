@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -152,3 +153,10 @@ def test_a_stopped_training_keeps_only_the_scalars(recorded: Path, tmp_path: Pat
         "Run the same command again to start over."
     )
     assert [path.name for path in tmp_path.iterdir()] == ["board"]
+
+
+def test_widths_that_no_memory_holds_are_not_believed(recorded: Path) -> None:
+    history = LearningHistory.load(recorded / "history")
+    for hidden in ([99_999, 99_999], [1] * 10**4):
+        claimed = replace(history, metadata={"policy": {"hidden": hidden}})
+        assert choose_policy(claimed, "mlp") == MLPGaussian(11, 3)

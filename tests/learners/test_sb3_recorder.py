@@ -25,6 +25,7 @@ from logel import HistoryRecorder, LearningHistory, MLPCategorical, MLPGaussian,
 from logel.envs.step_features import with_features
 from logel.errors import FormatError, OptionError
 from logel.features import FunctionFeatures, StepFeatures
+from logel.history import OWN_EPISODES
 from logel.sb3_policy import policy_parameters
 
 ALGORITHMS: dict[str, tuple[type[Any], dict[str, Any]]] = {
@@ -269,6 +270,7 @@ def test_some_updates_only_and_their_rates(tmp_path: Path) -> None:
     rates = 1 - (np.arange(8) + 1) / 8
     np.testing.assert_allclose([note["learning_rate"] for note in history.notes], rates[[1, 3, 5]])
     np.testing.assert_allclose(history.learning_rates, [rates[1] + rates[2], rates[3] + rates[4]])
+    assert history.metadata[OWN_EPISODES] is False, "half of what it learnt from is not kept"
     np.testing.assert_array_equal(history.slice(1).notes[0]["update"], 3)
     history.save(tmp_path / "copy")
     assert LearningHistory.load(tmp_path / "copy").notes == history.notes
@@ -291,6 +293,7 @@ def test_metadata_and_returns(tmp_path: Path) -> None:
     history = LearningHistory.load(tmp_path / "h")
     facts = history.metadata
     assert facts["learner"] == "PPO" and facts["gamma"] == 0.99 and facts["why"] == "test"
+    assert facts[OWN_EPISODES] is True
     assert facts["n_actions"] == 3 and facts["policy"]["hidden"] == [64, 64]
     # Return: the sum of times 1..T and of the actions.
     stage = history[0]
@@ -346,7 +349,7 @@ def test_a_killed_run_leaves_a_readable_history(tmp_path: Path) -> None:
     path = tmp_path / "h"
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)])
     try:
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 300
         while not (path / "stage-00004.safetensors").exists():
             assert process.poll() is None and time.monotonic() < limit
             time.sleep(0.01)

@@ -94,5 +94,5 @@ class LogDensityReward:
                 residual=number(content.facts["residual"]),
                 explained=number(content.facts["explained"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise FormatError(f"{path} is not a reward of neural LfL: {error}") from None

@@ -173,7 +173,7 @@ class TrexReward:
                 uses_actions=bool(content.facts["uses_actions"]),
                 accuracy=number(content.facts["accuracy"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise FormatError(f"{path} is not a reward of T-REX: {error}") from None
 
 

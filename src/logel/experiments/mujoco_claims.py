@@ -10,6 +10,7 @@ from logel.experiments.mujoco import OBSERVERS
 # An agent succeeds that comes as far as the learner, and fails if it does not come half as far.
 SUCCESS, FAILURE = 1.0, 0.5
 PEAK_WITHIN = 0.1
+WEIGHT_COLUMNS = ("feature", "weight", "low", "high", "truth")
 
 
 def curves(table: pd.DataFrame, observer: str) -> pd.DataFrame:
@@ -24,8 +25,9 @@ def last_scores(table: pd.DataFrame, observer: str) -> pd.Series[float]:
 
 
 def weights(table: pd.DataFrame, observer: str) -> pd.DataFrame:
-    """The weight rows of one observer."""
-    return table[(table.part == "weight") & (table.observer == observer)]
+    """The weight rows of one observer; none, but with their columns, if it finds no weights."""
+    rows = table[(table.part == "weight") & (table.observer == observer)]
+    return rows.reindex(columns=list(dict.fromkeys([*table.columns, *WEIGHT_COLUMNS])))
 
 
 def _score(

@@ -66,7 +66,14 @@ class Normaliser:
             mean, var = (np.array(raw[f"observation_{k}"], dtype=float) for k in ("mean", "var"))
             epsilon = float(raw.get("observation_epsilon", cls.epsilon))
             clip = float(raw.get("observation_clip", cls.clip))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+            OverflowError,
+        ) as error:
             raise FormatError(f"{path} holds no normaliser's statistics: {error}") from None
         sound = np.isfinite([*mean.ravel(), *var.ravel(), epsilon]).all() and clip > 0
         if mean.shape != shape or var.shape != shape or not sound or (var + epsilon <= 0).any():

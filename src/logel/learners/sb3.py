@@ -116,7 +116,9 @@ class HistoryRecorder(BaseCallback):
                 "learning_rates"
             )
         if self._writer is None:
-            facts = {**_facts(model), **self._metadata}
+            # Between two stages further apart lie updates on episodes that nobody kept.
+            own = {OWN_EPISODES: self.every == 1}
+            facts = {**_facts(model), **own, **self._metadata}
             names = self._names
             if names is None and self.features is None:
                 names = self.training_env.unwrapped.reset_infos[0].get("feature_names")
@@ -230,7 +232,6 @@ def _facts(model: OnPolicyAlgorithm) -> dict[str, Any]:
         "n_envs": int(model.n_envs),
         "n_steps": int(model.n_steps),
         "seed": None if model.seed is None else int(model.seed),
-        OWN_EPISODES: True,
         "policy": {
             "family": type(family).__name__,
             "hidden": None if hidden is None else list(hidden),

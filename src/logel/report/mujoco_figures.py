@@ -67,9 +67,12 @@ def _curves(axes: Axes, table: pd.DataFrame, environment: str) -> None:
 
 def _weights(axes: Axes, table: pd.DataFrame) -> None:
     """Each run's weights with their intervals, in units of what the features vary."""
-    features = list(dict.fromkeys(weights(table, "default").feature))
+    truths: dict[str, float] = {}
+    for name in ("default", "paper"):
+        rows = weights(table, name)
+        truths |= dict(zip(rows.feature.tolist(), rows.truth.tolist(), strict=True))
     seeds = sorted(table.seed.unique())
-    for k, feature in enumerate(features):
+    for k, (feature, truth) in enumerate(truths.items()):
         for offset, name in ((-0.2, "default"), (0.2, "paper")):
             rows = weights(table, name)
             rows = rows[rows.feature == feature].set_index("seed").reindex(seeds)
@@ -86,8 +89,6 @@ def _weights(axes: Axes, table: pd.DataFrame) -> None:
                 color=colour,
                 label=label if k == 0 else None,
             )
-        truth = weights(table, "default")
-        truth = truth[truth.feature == feature].truth.iloc[0]
         axes.hlines(truth, k - 0.4, k + 0.4, color="black", linewidth=1.2)
     axes.hlines([], 0, 0, color="black", linewidth=1.2, label="true weight")
     # One weight is near 1, the others near 0: linear up to a hundredth, logarithmic beyond.
@@ -95,7 +96,7 @@ def _weights(axes: Axes, table: pd.DataFrame) -> None:
     axes.set_yticks(
         [-1, -0.1, -0.01, 0, 0.01, 0.1, 1], ["-1", "-.1", "-.01", "0", ".01", ".1", "1"]
     )
-    axes.set_xticks(range(len(features)), features)
+    axes.set_xticks(range(len(truths)), list(truths))
     axes.legend(fontsize=8, frameon=False, loc="upper right")
     tidy(axes, title="Weights of unit norm, 95% intervals, one per run")
 

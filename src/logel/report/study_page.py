@@ -81,6 +81,8 @@ def read_study(folder: Path) -> StudyFolder:
     tables = parse_tables(_read_text(summary)) if summary.is_file() else []
     pictures = []
     for path in sorted(folder.glob("*.png"))[:_MOST_PICTURES]:
+        if not path.is_file():
+            raise FormatError(f"{path} is not a plain file")
         if path.stat().st_size > _LARGEST_PICTURE:
             raise FormatError(f"{path} is larger than any figure of a study")
         png = path.read_bytes()
@@ -216,7 +218,13 @@ def _claims(study: StudyFolder, index: int) -> str:
 
 
 def _float(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    if not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _interval(claim: Mapping[str, Any]) -> str:
