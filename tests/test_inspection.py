@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -163,3 +164,9 @@ def test_features_that_jump_without_noise_move_infinitely() -> None:
     overview = inspect_history(LearningHistory.from_episodes([stage(0.0), stage(1.0)]))
     assert overview.stages[1].movement == np.inf
     assert overview.to_dict()["stages"][1]["movement"] is None
+
+
+def test_returns_noted_by_a_recorder_are_shown() -> None:
+    notes = ({"mean_return": 4.5}, {"mean_return": None}, {"mean_return": float("nan")})
+    overview = inspect_history(replace(learning(), notes=notes))
+    assert [stage.mean_return for stage in overview.stages] == [4.5, None, None]

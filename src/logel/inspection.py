@@ -177,9 +177,17 @@ def _stage_overview(
         feature_means=None
         if stage.features is None
         else tuple(float(x) for x in stage.features.mean(axis=0, dtype=np.float64)),
-        mean_return=float(returns[index]) if noted and returns is not None else None,
+        mean_return=float(returns[index])
+        if noted and returns is not None
+        else _noted_return(history, index),
         movement=None if before is None else _movement(before, stage),
     )
+
+
+def _noted_return(history: LearningHistory, index: int) -> float | None:
+    """The mean return that a recorder noted with the stage, if it is a number."""
+    noted = history.notes[index].get("mean_return") if history.notes else None
+    return float(noted) if isinstance(noted, int | float) and np.isfinite(noted) else None
 
 
 def _movement(before: Stage, after: Stage) -> float | None:
