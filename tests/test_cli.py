@@ -126,10 +126,12 @@ def bad_histories(folder: Path) -> dict[str, tuple[list[object], str]]:
         "corrupted file": ([folder / "corrupt"], "stage 1"),
         "newer format": ([folder / "newer"], "format version 99"),
         "not a history": ([folder / "empty"], "not a learning history"),
-        "missing": ([folder / "nowhere"], "not a learning history"),
+        "missing": ([folder / "nowhere"], "not a learning history: there is no such folder"),
+        "a file": ([manifest], "not a learning history: it is a file"),
         "gamma of one": ([folder / "good", "--gamma", "1"], "gamma must be in"),
         "no gamma": ([folder / "no-gamma"], "--gamma"),
         "unknown method": ([folder / "good", "--method", "magic"], "unknown method"),
+        "unknown device": ([folder / "good", "--device", "tpu"], "choose cpu or cuda"),
         "unknown policy": ([folder / "good", "--policy", "magic"], "unknown policy"),
     }
 
@@ -187,6 +189,17 @@ def test_own_map_and_weights(tmp_path: Path) -> None:
 def test_no_folder_for_the_answer_is_said_before_the_work(recorded: Path, tmp_path: Path) -> None:
     done = logel("infer", recorded, "--out", tmp_path / "nowhere" / "estimate.json")
     assert done.returncode == 2 and "no folder" in done.stderr
+    done = logel("infer", recorded, "--out", tmp_path)
+    assert done.returncode == 2 and "is a folder; name a file" in " ".join(done.stderr.split())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "command", [["infer"], ["record", "gridworld"], ["reproduce"], ["record", "--out"]]
+)
+def test_a_negative_seed_is_refused(command: list[str], tmp_path: Path) -> None:
+    done = logel(*command, tmp_path / "x", "--seed", -1)
+    assert done.returncode == 2 and "--seed" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_missing_accelerator_is_one_sentence(recorded: Path) -> None:

@@ -83,6 +83,24 @@ def test_a_table_goes_out_and_comes_in(saved: Path, tmp_path: Path, kind: str) -
     assert_same(saved, tmp_path / "back")
 
 
+def test_an_export_says_how_to_read_it_back(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = logel("export", saved, "steps.csv").stdout
+    (command,) = (line for line in said.splitlines() if line.startswith("to read it back: "))
+    words = command.removeprefix("to read it back: logel ").replace("FOLDER", "back").split()
+    done = logel(*words)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert_same(saved, Path("back"))
+    assert LearningHistory.load("back").metadata["gamma"] == 0.9
+
+    # Without --stages the parameters are lost, and that is said.
+    done = logel("import", "steps.csv", "--out", "half")
+    assert done.returncode == 0 and "pass --stages steps-stages.csv" in done.stderr
+    assert logel("import", "steps.csv", "--out", "json", "--json").stderr == ""
+
+
 def test_minari_goes_out_and_comes_in(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +118,14 @@ def test_minari_goes_out_and_comes_in(
 def test_inspect_prints_a_table_and_json(saved: Path) -> None:
     done = logel("inspect", saved)
     assert done.returncode == 0, done.stderr
-    for expected in ("far, [left]", "near", "whole numbers", "known, 7 per stage", "numpy 2"):
+    for expected in (
+        "far, [left]",
+        "near",
+        "whole numbers",
+        "known, 7 per stage",
+        "numpy 2",
+        "gamma  0.9",
+    ):
         assert expected in done.stdout, expected
     found = json.loads(logel("inspect", saved, "--json").stdout)
     history = LearningHistory.load(saved)
@@ -120,7 +145,8 @@ def test_bad_input_costs_one_sentence_and_writes_nothing(saved: Path, tmp_path: 
     cases = {
         "gap": (["import", tmp_path / "gap.csv", "--out", out], "gap.csv, line 3, column time: 2"),
         "text": (["import", tmp_path / "text.csv", "--out", out], "line 2, column rat: must be a"),
-        "npz": (["import", tmp_path / "arrays.npz", "--out", out], "cannot tell the format"),
+        "npz": (["import", tmp_path / "arrays.npz", "--out", out], "pass --format csv"),
+        "suffix": (["export", saved, tmp_path / "steps.xyz"], "pass --to csv"),
         "mixed": (["import", saved, tmp_path / "gap.csv", "--out", out], "cannot tell the format"),
         "format": (
             ["import", saved, "--out", out, "--format", "xlsx"],

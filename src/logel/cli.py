@@ -16,6 +16,7 @@ from logel.cli_console import (
     Commands,
     JsonOption,
     QuietOption,
+    SeedOption,
     Stopped,
     VerboseOption,
     options_of_all,
@@ -39,8 +40,6 @@ app = typer.Typer(
 record_app = typer.Typer(callback=record_command, invoke_without_command=True, no_args_is_help=True)
 app.add_typer(record_app, name="record")
 app.command("report")(report_command)
-
-SeedOption = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 
 
 def main() -> None:
@@ -181,6 +180,8 @@ def infer(
 
     if out is not None and not out.parent.is_dir():
         raise OptionError(f"cannot save the estimate: there is no folder {out.parent}")
+    if out is not None and out.is_dir():
+        raise OptionError(f"cannot save the estimate: {out} is a folder; name a file")
     loaded = LearningHistory.load(history)
     discount = loaded.metadata.get("gamma") if gamma is None else gamma
     if not isinstance(discount, int | float):
@@ -205,7 +206,7 @@ def infer(
 @app.command()
 def train(
     estimate: Annotated[Path, typer.Option(help="The estimate, as saved by logel infer --out.")],
-    env: Annotated[str, typer.Option(help="Environment: Hopper-v5 or Reacher-v5.")],
+    env: Annotated[str, typer.Option(help="Environment: CartPole-v1, Hopper-v5 or Reacher-v5.")],
     init: Annotated[
         Path | None, typer.Option(help="History whose first policy is the agent's first.")
     ] = None,
@@ -265,7 +266,7 @@ def reproduce(
         ),
     ],
     runs: Annotated[int, typer.Option(help="Number of seeds.")] = 20,
-    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
     jobs: Annotated[int, typer.Option(help="Worker processes.")] = 2,
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs"),
     observers: Annotated[
@@ -374,6 +375,8 @@ def choose_policy(history: LearningHistory, family: str, *, device: str = "cpu")
         TabularSoftmax,
     )
 
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        raise OptionError(f"unknown device {device!r}: choose cpu or cuda")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise OptionError("there is no CUDA device here: leave out --device")
     if family not in ("auto", "tabular", "linear", "mlp"):

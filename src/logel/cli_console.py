@@ -43,6 +43,7 @@ STOPPED = "Stopped: nothing was written. Run the same command again to start ove
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
 VerboseOption = Annotated[
     bool, typer.Option("--verbose", "-v", help="Say on standard error what every stage gave.")
 ]

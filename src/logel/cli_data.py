@@ -59,7 +59,7 @@ def import_history(
     """Make a learning history of tables of steps or of Minari datasets."""
     from logel.history import LearningHistory
 
-    chosen = _check_format(file_format) if file_format else _guess_format(sources)
+    chosen = _check_format(file_format) if file_format else _guess_format(sources, "--format")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FormatError(f"{out} already exists: choose another path or remove it first")
     if gamma is not None and not 0 <= gamma < 1:
@@ -92,19 +92,27 @@ def import_history(
             f"imported {made['stages']} stages, {made['episodes']} episodes, {made['steps']} steps "
             f"to {out}; look at it with: logel inspect {out}"
         )
+        left = _stages_beside(sources[0])
+        if chosen != "minari" and stages is None and len(sources) == 1 and left.is_file():
+            typer.echo(
+                f"note: {left} was not read; if it holds the parameters, pass --stages {left}",
+                err=True,
+            )
 
 
 def export_history(
     history: Annotated[Path, typer.Argument(help="Folder of a learning history.")],
     out: Annotated[Path, typer.Argument(help="New file, or new folder for Minari.")],
-    to: Annotated[str | None, typer.Option(help="csv, parquet or minari.")] = None,
+    to: Annotated[
+        str | None, typer.Option(help="csv, parquet or minari; by default told by the name.")
+    ] = None,
     json_output: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Write a history as a table of steps, or as one Minari dataset per stage."""
     from logel.history import LearningHistory
 
-    chosen = _check_format(to) if to else _guess_format([out])
+    chosen = _check_format(to) if to else _guess_format([out], "--to")
     loaded = LearningHistory.load(history)
     if chosen == "minari":
         with progress_bars(quiet or json_output) as report:
@@ -116,17 +124,37 @@ def export_history(
     else:
         shown = ", ".join(map(str, written[:2])) + (", ..." if len(written) > 2 else "")
         typer.echo(f"exported {len(loaded)} stages to {shown}")
+        if chosen != "minari":
+            typer.echo(f"to read it back: {_way_back(loaded, written)}")
 
 
 def _export_tables(history: LearningHistory, out: Path, file_format: str) -> list[Path]:
     from logel.importing.table_files import save_stages, save_table
 
-    beside = out.with_name(f"{out.stem}-stages{out.suffix}")
+    beside = _stages_beside(out)
     if beside.exists():
         raise FormatError(f"{beside} already exists: choose another path or remove it first")
     written = [save_table(history, out, file_format=file_format)]
     second = save_stages(history, beside, file_format=file_format)
     return written if second is None else [*written, second]
+
+
+def _stages_beside(table: Path) -> Path:
+    """Where the second table, of parameters and learning rates, goes."""
+    return table.with_name(f"{table.stem}-stages{table.suffix}")
+
+
+def _way_back(history: LearningHistory, written: list[Path]) -> str:
+    """The command that reads exported tables again with all that they hold."""
+    gamma = history.metadata.get("gamma")
+    return " ".join(
+        [
+            f"logel import {written[0]}",
+            *(f"--stages {second}" for second in written[1:]),
+            *([f"--gamma {gamma}"] if isinstance(gamma, int | float) else []),
+            "--out FOLDER",
+        ]
+    )
 
 
 def inspect(
@@ -153,7 +181,9 @@ def inspect(
 def _print_overview(overview: HistoryOverview, versions: dict[str, str], name: str) -> None:
     console = Console()
     steps = sum(stage.steps for stage in overview.stages)
+    noted = {key: overview.metadata.get(key) for key in ("environment", "learner", "gamma")}
     facts = {
+        **{key: str(value) for key, value in noted.items() if isinstance(value, str | float)},
         "stages": f"{len(overview.stages)}, {steps} steps in all",
         "observations": overview.observations,
         "actions": overview.actions,
@@ -238,7 +268,7 @@ def _check_format(name: str) -> str:
     return name
 
 
-def _guess_format(paths: list[Path]) -> str:
+def _guess_format(paths: list[Path], option: str) -> str:
     """The format the names tell: folders (and new paths without a suffix) are Minari's."""
     found = {
         "minari" if path.is_dir() or not path.suffix else _SUFFIXES.get(path.suffix.lower())
@@ -247,6 +277,7 @@ def _guess_format(paths: list[Path]) -> str:
     if len(found) != 1 or (only := found.pop()) is None:
         shown = ", ".join(str(path) for path in paths[:3])
         raise OptionError(
-            f"cannot tell the format of {shown}: name it (csv, parquet or minari), the same for all"
+            f"cannot tell the format of {shown}: pass {option} csv, parquet or minari, the same "
+            "for all"
         )
     return only

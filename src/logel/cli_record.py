@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from logel.cli_console import JsonOption, QuietOption, SeedOption, progress_bars
 from logel.errors import OptionError
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ def record(
     gamma: Annotated[
         float | None, typer.Option(help="Discount factor; by default the checkpoints'.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
-    json_output: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    seed: SeedOption = 0,
+    json_output: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Record a history: of checkpoints (with these options), or of a learner (sub-commands)."""
     if context.invoked_subcommand is not None:
@@ -55,13 +56,7 @@ def record(
     from logel.learners.checkpoints import record_checkpoints
 
     chosen = load_features(env, features)
-    with typer.progressbar(
-        length=1000, label="checkpoints", file=sys.stderr, hidden=quiet or json_output
-    ) as bar:
-
-        def report(what: str, done: int, total: int) -> None:
-            bar.update(1000 * done // total - bar.pos)
-
+    with progress_bars(quiet or json_output) as report:
         history = record_checkpoints(
             checkpoints,
             env,
@@ -94,6 +89,13 @@ def load_features(env_id: str, name: str | None) -> RewardFeatures | StepFeature
 
         known = {**CLASSIC, **MUJOCO}
         if env_id not in known:
+            import gymnasium
+
+            if env_id not in gymnasium.registry and ":" not in env_id:
+                raise OptionError(
+                    f"there is no environment {env_id!r} in Gymnasium: check --env "
+                    f"(features are known for {', '.join(known)})"
+                )
             raise OptionError(
                 f"no reward features are known for {env_id}: name your own by --features "
                 f"module:name (known: {', '.join(known)})"

@@ -186,7 +186,8 @@ def known_parameters(history: LearningHistory, policy: Policy) -> Float | None:
     if known.shape[1] != policy.n_parameters:
         raise HistoryError(
             f"the history's policies have {known.shape[1]} parameters, but the family "
-            f"{policy.n_parameters}: pass the matching family, or use_parameters=False to clone"
+            f"{policy.n_parameters}: pass the matching family, or use_parameters=False (--clone) "
+            "to clone"
         )
     return known.astype(float)
 

@@ -279,7 +279,11 @@ def load_history(path: str | PathLike[str]) -> LearningHistory:
     """Open a history; only the manifest is read."""
     folder = Path(path)
     manifest_path = folder / MANIFEST
-    if not folder.is_dir() or not manifest_path.is_file():
+    if not folder.exists():
+        raise FormatError(f"{folder} is not a learning history: there is no such folder")
+    if not folder.is_dir():
+        raise FormatError(f"{folder} is not a learning history: it is a file, not a folder")
+    if not manifest_path.is_file():
         raise FormatError(f"{folder} is not a learning history: there is no {MANIFEST} in it")
     manifest = _read_json(manifest_path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:

@@ -196,7 +196,7 @@ def test_bad_checkpoints_cost_one_sentence(trained: tuple[Path, A2C], tmp_path: 
         "nameless": ({"best.zip": good}, "CartPole-v1", "does not tell its step"),
         "alone": ({}, "CartPole-v1", "at least two"),
         "world": ({"a_2.zip": good}, "Acrobot-v1", "no reward features"),
-        "unknown": ({"a_2.zip": good}, "Nowhere-v0", "no reward features"),
+        "unknown": ({"a_2.zip": good}, "Nowhere-v0", "no environment 'Nowhere-v0'"),
         "wrong": ({"a_2.zip": good}, "Hopper-v5", "another environment"),
     }
     for name, (files, env, expected) in cases.items():
@@ -215,6 +215,18 @@ def test_bad_checkpoints_cost_one_sentence(trained: tuple[Path, A2C], tmp_path: 
     assert code == 2 and "--env" in printed
     code, printed = logel("record", "--checkpoints", tmp_path, "gridworld", tmp_path / "g")
     assert code == 2 and "not both" in printed
+
+
+def test_a_stopped_recording_leaves_nothing(trained: tuple[Path, A2C], tmp_path: Path) -> None:
+    def stop(what: str, done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        record_checkpoints(
+            trained[0], "CartPole-v1", tmp_path / "h", features=CARTPOLE, episodes=2, progress=stop
+        )
+    assert not list(tmp_path.iterdir())
 
 
 def test_steps_are_read_from_names(tmp_path: Path) -> None:

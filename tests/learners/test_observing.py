@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logel import HistoryRecorder, LearningHistory, infer_reward
+from logel import Episode, HistoryRecorder, LearningHistory, LinearSoftmax, infer_reward
 from logel.cli import choose_policy, main
 from logel.envs.mujoco import FEATURES
 from logel.estimate import RewardEstimate
@@ -117,6 +117,25 @@ def test_mistakes_cost_one_sentence(
         assert run(monkeypatch, *base, *options) == 2
         assert sentence in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
+
+
+def test_cartpole_is_paid_for_its_known_features(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    episodes = [
+        Episode(rng.normal(size=(6, 4)), rng.integers(2, size=5), rng.normal(size=(5, 3)))
+        for _ in range(60)
+    ]
+    history = LearningHistory.from_episodes(
+        [episodes[:20], episodes[20:40], episodes[40:]],
+        parameters=rng.normal(size=(3, 4)),
+        feature_names=["alive", "lean", "speed"],
+    )
+    estimate = infer_reward(history, LinearSoftmax(4, 2), gamma=0.9, method="paper")
+    summary = train_observer(
+        estimate, "CartPole-v1", out=tmp_path / "out", updates=1, seed=0, settings=SMALL()
+    )
+    assert list(summary["weights"]) == ["alive", "lean", "speed"]
+    assert (tmp_path / "out" / "model.zip").exists()
 
 
 @pytest.mark.slow

@@ -524,11 +524,14 @@ def test_mistakes_cost_one_sentence_and_leave_nothing(
         ([tmp_path / "history"], "logel infer"),
         ([STUDY, "--history", tmp_path / "history"], "leave out the history"),
         ([tmp_path / "estimate.json", "--out", tmp_path / "no" / "page.html"], "no folder"),
+        ([tmp_path / "estimate.json", "--out", tmp_path / "empty"], "is a folder"),
+        ([tmp_path / "estimate.json", "--out", tmp_path / "estimate.json"], "would replace"),
         ([tmp_path / "estimate.json", "--picture", tmp_path / "estimate.json"], "PNG"),
     ):
         code, _, err = command("report", "--out", page, *arguments)
         assert code == 2 and message in err and len(err.strip().splitlines()) == 1, err
     assert not page.exists()
+    RewardEstimate.load(tmp_path / "estimate.json")  # still an estimate
 
 
 def test_notebooks_show_an_escaped_table() -> None:

@@ -22,7 +22,7 @@ from gymnasium import spaces
 
 from logel.errors import FormatError, OptionError, PolicyError
 from logel.features import RewardFeatures, StepFeatures
-from logel.files import HistoryWriter
+from logel.files import HistoryWriter, new_folder
 from logel.history import Array, Episode, LearningHistory
 from logel.policies import GaussianPolicy, Policy, SoftmaxPolicy
 from logel.progress import Progress
@@ -150,7 +150,8 @@ def record_checkpoints(
     checkpoints = find_checkpoints(folder)
     names = list(checkpoints.values())
     policy = SB3Policy.from_checkpoint(names[0], activation=activation)
-    # All are read before anything is written: a bad one leaves nothing behind.
+    # All are read before anything is written, and a new folder is all or nothing: neither a bad
+    # checkpoint nor Ctrl-C leaves half a history behind.
     thetas = [checkpoint_parameters(path) for path in names]
     for path, theta in zip(names, thetas, strict=True):
         if len(theta) != policy.n_parameters:
@@ -164,7 +165,10 @@ def record_checkpoints(
         normalisers = [_normaliser(path, shape) for path in names]
         discount = recorded_gamma(names[0]) if gamma is None else gamma
         facts = _facts(policy, env_id, discount, activation)
-        with HistoryWriter(out, feature_names=features.names, metadata=facts) as writer:
+        with (
+            new_folder(out) as unfinished,
+            HistoryWriter(unfinished, feature_names=features.names, metadata=facts) as writer,
+        ):
             for index, (step, theta) in enumerate(zip(checkpoints, thetas, strict=True)):
                 sampler = _Sampler(envs, policy, theta, normalisers[index], features)
                 rng = np.random.default_rng([seed, index])

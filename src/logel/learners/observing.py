@@ -13,7 +13,8 @@ from typing import Any
 import gymnasium
 import numpy.typing as npt
 
-from logel.envs.mujoco import FEATURES
+from logel.envs.classic_control import FEATURES as CLASSIC
+from logel.envs.mujoco import FEATURES as MUJOCO
 from logel.errors import OptionError
 from logel.estimate import RewardEstimate
 from logel.files import new_folder, package_versions, write_atomically
@@ -38,8 +39,9 @@ def train_observer(
 
     Args:
         estimate: Whose weights are paid.
-        env_id: A name of Gymnasium's. Those of `logel.envs.mujoco` have features; others must
-            report `info["features"]` themselves.
+        env_id: A name of Gymnasium's. Those of `logel.envs.mujoco` and
+            `logel.envs.classic_control` have features; others must report `info["features"]`
+            themselves.
         out: A new folder.
         updates: Number of updates.
         seed: Of everything.
@@ -54,12 +56,13 @@ def train_observer(
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OptionError(f"{folder} already exists: choose another folder or remove it first")
+    known = {**CLASSIC, **MUJOCO}
     if env_id not in gymnasium.registry and ":" not in env_id:
         raise OptionError(
-            f"there is no environment {env_id!r}: choose one of {', '.join(FEATURES)}, or another "
+            f"there is no environment {env_id!r}: choose one of {', '.join(known)}, or another "
             "of Gymnasium's that reports its features"
         )
-    features = FEATURES.get(env_id)
+    features = known.get(env_id)
     if features is not None and tuple(features.names) != tuple(estimate.feature_names):
         raise OptionError(
             f"the estimate is about {', '.join(estimate.feature_names[:4])}, ..., but {env_id} "

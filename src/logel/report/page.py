@@ -131,11 +131,18 @@ def write_report(
     """
     from logel.report.study_page import find_studies, study_page
 
+    target = Path(out)
+    if not target.parent.is_dir():
+        raise OptionError(f"cannot write the report: there is no folder {target.parent}")
+    if target.is_dir():
+        raise OptionError(f"cannot write the report: {target} is a folder; name a file")
     studies: Sequence[Path] = ()
     if not isinstance(result, RewardEstimate):
         path = Path(result)
         if path.is_dir() and (path / "estimate.json").is_file():
             path = path / "estimate.json"
+        if target.exists() and target.samefile(path):
+            raise OptionError(f"the report would replace the estimate {path}: name another file")
         if path.is_dir():
             studies = find_studies(path)
         else:
@@ -148,9 +155,6 @@ def write_report(
         if history is not None:
             raise OptionError(f"{result} is a study, not an estimate: leave out the history")
         page = study_page(studies)
-    target = Path(out)
-    if not target.parent.is_dir():
-        raise OptionError(f"cannot write the report: there is no folder {target.parent}")
     write_atomically(target, page.encode())
     return target
 
