@@ -44,7 +44,7 @@ TaskLister = Callable[[dict[str, str], Sequence[str], range], list[Task]]
 ClaimJudge = Callable[[pd.DataFrame], list[Claim]]
 ALL_OBSERVERS = ("default", "paper", "authors", "lfl", "girl", "trex", "learner")
 # Raised whenever a change to the code changes results, so that old task files are not mixed in.
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
