@@ -14,7 +14,7 @@ import torch
 
 from linear_quadratic import GAMMA, NAMES, POLICY, TRUTH, learner_path, watched, with_one
 from logel.cloning import CloneConfig
-from logel.diagnostics import Gauge, direction_error
+from logel.diagnostics import Gauge, direction_error, explain
 from logel.envs.tabular import random_mdp
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
 from logel.estimate import RewardEstimate
@@ -256,3 +256,20 @@ def test_own_episodes_are_signal() -> None:
     plain, corrected = mirror(history, debias=False), mirror(history)
     np.testing.assert_array_equal(mirror(marked).weights, plain.weights)
     assert (corrected.weights != plain.weights).any()
+
+
+@pytest.mark.parametrize(("n_episodes", "explained"), [(300, True), (15, False)])
+def test_the_note_on_single_steps_agrees_with_the_status(
+    n_episodes: int, explained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step is predicted by itself: all of them together show a reward, or nothing does."""
+
+    def without_cosines(*arguments: Any, **options: Any) -> Any:
+        fit = explain(*arguments, **options)
+        return replace(fit, cosines=np.zeros_like(fit.cosines))
+
+    monkeypatch.setattr("logel.infer_mirror.explain", without_cosines)
+    estimate = mirror(watched(0, n_episodes=n_episodes, known=False))
+    assert (estimate.status is not Status.UNEXPLAINED) == explained
+    (note,) = (note for note in estimate.notes if "random direction" in note)
+    assert ("do not trust" in note) == (not explained)

@@ -183,8 +183,8 @@ def infer_in_function_space(
         covariance=covariance,
         degrees_of_freedom=answer.degrees_of_freedom if known else 0,
         scale="unit norm" if rates is None else "known learning rates",
-        status=_status(answer, gauge),
-        notes=_notes(history, path, fit, known=known),
+        status=(status := _status(answer, gauge)),
+        notes=_notes(history, path, fit, known=known, explained=status is not Status.UNEXPLAINED),
         gauge=gauge,
         fit=fit,
         method=_describe(name, method, basis, movement, known=path is None),
@@ -586,14 +586,17 @@ def _status(answer: Answer, gauge: Gauge) -> Status:
 
 
 def _notes(
-    history: LearningHistory, path: ClonedPath | None, fit: Fit, *, known: bool
+    history: LearningHistory, path: ClonedPath | None, fit: Fit, *, known: bool, explained: bool
 ) -> tuple[str, ...]:
     notes = []
     if not history.complete:
         notes.append("the history's recording was interrupted; these are the stages it has")
     if np.nanmedian(fit.cosines) <= fit.chance:
         notes.append(
-            "the prediction is no better than a random direction: do not trust the weights"
+            "single steps are predicted no better than by a random direction; only all of them "
+            "together show a reward"
+            if explained
+            else "the prediction is no better than a random direction: do not trust the weights"
         )
     if path is not None and not all(c.converged for c in path.clones):
         unfinished = [t for t, c in enumerate(path.clones) if not c.converged]
