@@ -167,7 +167,13 @@ def summary(table: pd.DataFrame) -> str:
         rows = weights(table, name)
         for feature, part in rows.groupby("feature", sort=False):
             low, middle, high = part.weight.quantile([0, 0.5, 1])
-            cells = [name, str(feature), f"{middle:.4g} [{low:.4g}, {high:.4g}]", "", ""]
+            cells = [
+                name,
+                str(feature).replace("|", r"\|"),
+                f"{middle:.4g} [{low:.4g}, {high:.4g}]",
+                "",
+                "",
+            ]
             if part.truth.notna().all():
                 inside = (part.low <= part.truth) & (part.truth <= part.high)
                 cells[3:] = [f"{part.truth.iloc[0]:.4g}", f"{inside.sum()} of {len(part)}"]
@@ -177,4 +183,4 @@ def summary(table: pd.DataFrame) -> str:
 
 def _interval(values: pd.Series[float]) -> str:
     mean, low, high = mean_interval(values)
-    return f"{mean:.2f} ± {(high - low) / 2:.2f}"
+    return f"{mean:.2f} ± {(high - low) / 2:.2f}" if len(values) > 1 else f"{mean:.2f}"
