@@ -1,17 +1,14 @@
-import contextlib
-import io
 import json
 import os
 import subprocess
 import sys
-import unittest.mock
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from logel.cli import main
+from command_line import logel
 from logel.estimate import RewardEstimate
 from logel.history import Episode, LearningHistory
 
@@ -23,23 +20,6 @@ def process(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*PYTHON, *map(str, arguments)], capture_output=True, text=True, timeout=300
     )
-
-
-def logel(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the same entry point in this process, which saves importing torch every time."""
-    out, err = io.StringIO(), io.StringIO()
-    command = ["logel", *map(str, arguments)]
-    code: object = 0
-    with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        unittest.mock.patch.object(sys, "argv", command),
-    ):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-    return subprocess.CompletedProcess(command, int(str(code)), out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import unittest.mock
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import command_line
 import logel
-from logel.cli import main
 from logel.cli_console import STOPPED, progress_bars, read_with_progress
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.errors import FormatError
@@ -32,17 +31,8 @@ from logel.policies import TabularSoftmax
 
 def run(*arguments: object) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command in this process."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        unittest.mock.patch.object(sys, "argv", ["logel", *map(str, arguments)]),
-    ):
-        try:
-            main()
-        except SystemExit as end:
-            code = int(str(end.code or 0))
-    return code, out.getvalue(), err.getvalue()
+    done = command_line.logel(*arguments)
+    return done.returncode, done.stdout, done.stderr
 
 
 def small(n_steps: int = 3, *, parameters: bool = False) -> LearningHistory:

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import subprocess
-import sys
-import unittest.mock
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from logel.cli import main
+from command_line import logel
 from logel.history import Episode, LearningHistory
-
-
-def logel(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the entry point in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    command = ["logel", *map(str, arguments)]
-    code: object = 0
-    with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        unittest.mock.patch.object(sys, "argv", command),
-    ):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-    return subprocess.CompletedProcess(command, int(str(code)), out.getvalue(), err.getvalue())
 
 
 @pytest.fixture

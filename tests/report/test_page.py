@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import re
 import shutil
-import sys
 import time
 import unittest.mock
 from collections.abc import Iterator
@@ -21,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logel.cli import main
+from command_line import logel
 from logel.diagnostics import Fit, Gauge
 from logel.errors import FormatError, OptionError
 from logel.estimate import RewardEstimate
@@ -483,18 +481,8 @@ def test_tables_in_markdown_round_trip(cells: list[list[str]]) -> None:
 
 
 def command(*arguments: object) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    code: object = 0
-    with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        unittest.mock.patch.object(sys, "argv", ["logel", *map(str, arguments)]),
-    ):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-    return int(str(code)), out.getvalue(), err.getvalue()
+    done = logel(*arguments)
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_the_command_writes_a_page_and_opens_it(history: LearningHistory, tmp_path: Path) -> None:
