@@ -52,6 +52,41 @@ def test_hopper_pays_its_true_weights_times_its_features() -> None:
     np.testing.assert_allclose(unit / unit[0], [1.0, 0.008, -8e-6])
 
 
+def test_the_quick_hopper_is_gymnasiums_to_the_last_digit() -> None:
+    quick = make("Hopper-v5", report_features=False)
+    plain = gymnasium.make("Hopper-v5")
+    assert type(quick.unwrapped) is not type(plain.unwrapped)
+    rng = np.random.default_rng(0)
+    ends, seed = 0, 0
+    first, second = quick.reset(seed=seed)[0], plain.reset(seed=seed)[0]
+    np.testing.assert_array_equal(first, second)
+    for _ in range(1200):
+        # Weak actions make long episodes, strong ones all ways to fall.
+        action = (rng.uniform(-1, 1, 3) * (0.1 if ends % 2 else 1.0)).astype(np.float32)
+        left, right = quick.step(action), plain.step(action)
+        np.testing.assert_array_equal(left[0], right[0])
+        assert left[1:] == right[1:]
+        if left[2] or left[3]:
+            ends += 1
+            np.testing.assert_array_equal(quick.reset()[0], plain.reset()[0])
+    assert ends > 10
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(1, 0.7), (1, 0.71), (2, 0.2), (2, -0.19), (4, 100.0), (4, 99.0), (3, -101.0), (3, np.nan)],
+)
+@pytest.mark.parametrize("moving", [False, True])
+def test_the_quick_hopper_agrees_on_health(place: int, value: float, *, moving: bool) -> None:
+    found = []
+    for env in (make("Hopper-v5"), gymnasium.make("Hopper-v5")):
+        env.reset(seed=0)
+        hopper: Any = env.unwrapped
+        (hopper.data.qvel if moving else hopper.data.qpos)[place] = value
+        found.append(hopper.is_healthy)
+    assert found[0] is found[1]
+
+
 def test_reacher_features_by_hand() -> None:
     features = reacher_features()
     assert len(features.names) == 26 and features.names[-1] == "|action|^2"
