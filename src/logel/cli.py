@@ -282,6 +282,12 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="A short version to try the pipeline (mujoco).")
     ] = False,
+    finished: Annotated[
+        bool,
+        typer.Option(
+            "--finished", help="Compute nothing: report on what is done, even while others run."
+        ),
+    ] = False,
     backend: Annotated[str, typer.Option(help="joblib, or ray.")] = "joblib",
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
     json_output: JsonOption = False,
@@ -315,6 +321,7 @@ def reproduce(
             backend="ray" if backend == "ray" else "joblib",
             address=address,
             progress=not (quiet or json_output),
+            finished=finished,
         )
         failed = failed or bool(result.run.failures)
         report.append(

@@ -213,7 +213,8 @@ def test_a_study_runs_once_and_resumes(tmp_path: Path, traces: Path) -> None:
     expected = table(second.rows, tmp_path / "a.csv")
     assert table(third.rows, tmp_path / "b.csv") == expected
     read = collect(SMALL[::-1], runner_tasks.noisy, out=out)
-    assert table(read, tmp_path / "c.csv") == expected
+    assert read.complete and read.reused == 6
+    assert table(read.rows, tmp_path / "c.csv") == expected
     assert sum(calls(traces).values()) == 8
 
 
@@ -250,10 +251,12 @@ def test_failures_are_reported_and_do_not_stop_the_others(
     stored = json.loads((run.folder / f"{tasks[1].key}.error.json").read_text())
     assert stored["error"] == raised.error
     assert "\n".join(stored["traceback"]) == raised.traceback.rstrip()
-    with pytest.raises(FormatError, match="5 of 8 tasks have no readable result"):
-        collect(tasks, runner_tasks.troubled, out=tmp_path)
-    partial = collect(tasks, runner_tasks.troubled, out=tmp_path, allow_missing=True)
-    assert partial == list(run.rows)
+    partial = collect(tasks, runner_tasks.troubled, out=tmp_path)
+    assert partial.rows == run.rows
+    assert (partial.missing, partial.complete) == (5, False)
+    assert "3 of 8 tasks are finished" in partial.summary()
+    with pytest.raises(FormatError, match="none of the 8 tasks has a readable result"):
+        collect(tasks, runner_tasks.troubled, out=tmp_path / "elsewhere")
 
     monkeypatch.setenv("RUNNER_TEST_REPAIRED", "1")
     again = run_tasks(tasks, runner_tasks.troubled, out=tmp_path, jobs=2, progress=False)

@@ -29,6 +29,17 @@ def test_every_study_writes_table_figure_and_claims(tmp_path: Path) -> None:
         assert json.loads((folder / "made-by.json").read_text())["options"]["runs"] == 2
         assert (folder / f"{study.name}.png").read_bytes()[:4] == b"\x89PNG"
         assert "<svg" in (folder / f"{study.name}.svg").read_text()
+        # What is done can be looked at while the rest is missing.
+        files = sorted((folder / "tasks").glob("*.json"))
+        for path in random.Random(0).sample(files, len(files) // 2):
+            path.unlink()
+        left = {path.name for path in (folder / "tasks").glob("*.json")}
+        partial = reproduce(study, options, out=tmp_path, finished=True)
+        assert partial.run.missing == len(files) // 2 and not partial.run.computed
+        assert {path.name for path in (folder / "tasks").glob("*.json")} == left
+        made = json.loads((folder / "made-by.json").read_text())
+        assert made["missing tasks"] == len(files) // 2
+        assert len(pd.read_csv(folder / "table.csv")) < len(table)
 
 
 def test_learning_curves_rise_towards_the_optimum_and_not_beyond(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ class StudyRun:
         reused: How many results were found finished.
         damaged: How many result files were unreadable and therefore computed again.
         folder: Where the result and error files are.
+        missing: How many tasks nobody has tried to compute, see `collect`.
     """
 
     rows: tuple[Row, ...]
@@ -54,15 +55,21 @@ class StudyRun:
     reused: int
     damaged: int
     folder: Path
+    missing: int = 0
 
     @property
     def complete(self) -> bool:
         """Whether every task has its result."""
-        return not self.failures
+        return not self.failures and not self.missing
 
     def summary(self) -> str:
         """Say in words what happened; with failures, which and where their tracebacks are."""
-        total = self.computed + self.reused + len(self.failures)
+        total = self.computed + self.reused + len(self.failures) + self.missing
+        if self.missing:
+            return (
+                f"{self.reused} of {total} tasks are finished, and only they are counted here. "
+                "Run the command without --finished to compute the others."
+            )
         lines = [
             f"{total} tasks: {self.computed} computed, {self.reused} reused, "
             f"{len(self.failures)} failed."
@@ -183,33 +190,37 @@ def collect(
     *,
     out: Path,
     config: Mapping[str, object] | None = None,
-    allow_missing: bool = False,
-) -> list[Row]:
-    """Read the rows of a study that has run, without computing anything.
+) -> StudyRun:
+    """Read what a study has found so far, without computing anything, even while it runs.
 
     Args:
         tasks: The study's tasks, in any order.
         function: The function that made the results.
         out: Folder of the study.
         config: The config the results were made with.
-        allow_missing: Return the rows there are instead of raising when a task has no result.
 
     Returns:
-        Tidy rows sorted by task, the same as `StudyRun.rows`.
+        What `run_tasks` would say if the study had no other tasks than those with a readable
+        result; the others are `missing`.
 
     Raises:
-        FormatError: A result is missing, damaged, or made with another function or config.
+        FormatError: No task has a result, or one is made with another function or config.
     """
     made_by = provenance(function, config)
     folder = out / "tasks"
     results = {task: load_result(folder, task, made_by=made_by) for task in sorted_tasks(tasks)}
     missing = sum(rows is None for rows in results.values())
-    if missing and not allow_missing:
-        raise FormatError(
-            f"{missing} of {len(results)} tasks have no readable result in {folder}; "
-            "run the study again to compute them"
-        )
-    return list(tidy_rows(results))
+    if missing == len(results):
+        raise FormatError(f"none of the {missing} tasks has a readable result in {folder}")
+    return StudyRun(
+        rows=tuple(tidy_rows(results)),
+        failures=(),
+        computed=0,
+        reused=len(results) - missing,
+        damaged=0,
+        folder=folder,
+        missing=missing,
+    )
 
 
 @contextlib.contextmanager

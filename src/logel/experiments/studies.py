@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from logel.errors import MissingExtraError, OptionError
 from logel.experiments.claims import Claim, write_claims
-from logel.experiments.runner import StudyRun, run_tasks
+from logel.experiments.runner import StudyRun, collect, run_tasks
 from logel.experiments.summary import markdown_claims, markdown_table
 from logel.experiments.task_backends import Backend
 from logel.experiments.task_files import write_table
@@ -292,11 +292,23 @@ def reproduce(
     backend: Backend = "joblib",
     address: str | None = None,
     progress: bool = True,
+    finished: bool = False,
 ) -> StudyResult:
     """Run a study (or what is left of it) and write table, figure and claims to `out/study`.
 
+    Args:
+        study: One of `STUDIES`.
+        options: What to run.
+        out: Folder of the results.
+        jobs: See `run_tasks`, as for `backend`, `address` and `progress`.
+        backend: Where tasks run.
+        address: Of a Ray cluster.
+        progress: Whether to show a progress bar.
+        finished: Compute nothing: report on the tasks that are done, even while others run.
+
     Raises:
         OptionError: No task is left by the chosen observers.
+        FormatError: No task is finished, but only finished ones are asked for.
     """
     if not study.own_world and (options.map_text or options.weights != "code"):
         raise OptionError(
@@ -311,16 +323,20 @@ def reproduce(
     tasks = study.tasks(world, options.observers, seeds)
     if not tasks:
         raise OptionError(f"{study.name} has nothing to do for observers {options.observers}")
-    run = run_tasks(
-        tasks,
-        study.run,
-        out=folder,
-        config={"version": VERSION},
-        jobs=jobs,
-        backend=backend,
-        address=address,
-        progress=progress,
-    )
+    config = {"version": VERSION}
+    if finished:
+        run = collect(tasks, study.run, out=folder, config=config)
+    else:
+        run = run_tasks(
+            tasks,
+            study.run,
+            out=folder,
+            config=config,
+            jobs=jobs,
+            backend=backend,
+            address=address,
+            progress=progress,
+        )
     if not run.rows:
         return StudyResult(run, [], folder)
     table = pd.DataFrame([dict(row) for row in run.rows])
@@ -332,6 +348,7 @@ def reproduce(
     made = {
         "study": study.name,
         "options": asdict(options),
+        **({"missing tasks": run.missing} if run.missing else {}),
         "commit": source_commit(),
         "packages": package_versions() | package_versions(study.packages),
     }
