@@ -13,6 +13,7 @@ from logel.experiments.claims import (
     claims_table,
     judge,
     mean_interval,
+    share_interval,
     write_claims,
 )
 
@@ -46,6 +47,22 @@ def test_interval_covers_the_mean_98_times_in_100() -> None:
     normal = np.array([mean_interval(row) for row in rng.standard_normal((4000, 20))])
     covered = ((normal[:, 1] < 0) & (normal[:, 2] > 0)).mean()
     assert covered == pytest.approx(0.98, abs=0.008)
+
+
+def test_shares_of_runs_have_exact_intervals() -> None:
+    # All of n: the lower end p solves p^n = 1%.
+    for n in (1, 2, 10, 40):
+        assert share_interval([True] * n) == pytest.approx((1.0, 0.01 ** (1 / n), 1.0))
+    rng = np.random.default_rng(0)
+    for share in (0.8, 0.9, 0.97):
+        ends = [share_interval(row) for row in (rng.random((2000, 10)) < share).tolist()]
+        inside = np.mean([low <= share <= high for _, low, high in ends])
+        assert inside >= 0.975
+    two = judge("c", [True, True], statistic="s", threshold=0.5, wanted="above", observer="o")
+    assert two.verdict == "undecided" and (two.low, two.high) == (pytest.approx(0.1), 1.0)
+    many = judge("c", [True] * 20, statistic="s", threshold=0.5, wanted="above", observer="o")
+    assert many.verdict == "holds"
+    assert judge("c", [], statistic="s", threshold=0.5, wanted="above", observer="o").runs == 0
 
 
 def test_claims_are_written_and_printed(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def null_claims(table: pd.DataFrame) -> list[Claim]:
         claims.append(
             judge(
                 f"{which}: the status warns",
-                (rows["status"] == Status.UNEXPLAINED.name).astype(float).tolist(),
+                (rows["status"] == Status.UNEXPLAINED.name).tolist(),
                 statistic="share of estimates with status UNEXPLAINED",
                 threshold=0.9,
                 wanted="above",

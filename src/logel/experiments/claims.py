@@ -70,9 +70,21 @@ def mean_interval(values: npt.ArrayLike, level: float = LEVEL) -> tuple[float, f
     return mean, mean - reach, mean + reach
 
 
+def share_interval(outcomes: Sequence[bool], level: float = LEVEL) -> tuple[float, float, float]:
+    """Share of runs in which something happened and the ends of its exact binomial interval.
+
+    Runs that all agree have no spread, and yet say little about the next ones when they are few.
+    """
+    if not outcomes:
+        return math.nan, 0.0, 1.0
+    test = scipy.stats.binomtest(sum(outcomes), len(outcomes))
+    low, high = test.proportion_ci(level, method="exact")
+    return float(test.statistic), float(low), float(high)
+
+
 def judge(
     claim: str,
-    values: Sequence[float],
+    values: Sequence[float] | Sequence[bool],
     *,
     statistic: str,
     threshold: float,
@@ -80,9 +92,14 @@ def judge(
     observer: str,
     source: str = "paper",
 ) -> Claim:
-    """Hold a claim against one value per run; runs that failed (NaN) are left out."""
+    """Hold a claim against one value per run; runs that failed (NaN) are left out.
+
+    Truth values are judged by the share of true ones.
+    """
     found = [value for value in values if not math.isnan(value)]
-    mean, low, high = mean_interval(found)
+    outcomes = [value for value in found if isinstance(value, bool)]
+    counted = bool(found) and len(outcomes) == len(found)
+    mean, low, high = share_interval(outcomes) if counted else mean_interval(found)
     return Claim(claim, source, observer, statistic, mean, low, high, threshold, wanted, len(found))
 
 

@@ -93,7 +93,7 @@ def _weight_claims(rows: pd.DataFrame, name: str) -> list[Claim]:
     return [
         judge(
             claim,
-            values.astype(float).tolist(),
+            values.tolist(),
             statistic=f"share of runs {statistic}",
             threshold=threshold,
             wanted="above",
