@@ -48,15 +48,21 @@ def reacher_figure(table: pd.DataFrame) -> Figure:
 
 def _curves(axes: Axes, table: pd.DataFrame, environment: str) -> None:
     rows = table[table.part == "curve"]
+    counts = rows.groupby("observer").seed.nunique()
+    most = int(counts.max())
     for name, (label, colour) in LABELS.items():
         part = rows[rows.observer == name]
         if len(part):
-            band(axes, part, "update", "score", color=colour, label=label)
+            fewer = f" ({counts[name]} of the runs)" if counts[name] < most else ""
+            band(axes, part, "update", "score", color=colour, label=label + fewer)
+    # Bands of few runs are wide beyond measure: what matters is where the means are.
+    means = rows.groupby(["observer", "update"]).score.mean()
+    axes.set_ylim(min(-1.0, means.min() - 0.5), max(2.0, means.max() + 0.5))
     axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     axes.axhline(0.0, color="black", linewidth=0.8, linestyle=":")
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, loc="upper left", framealpha=0.8, edgecolor="none")
     axes.locator_params(axis="x", integer=True)
-    runs = f"{table.seed.nunique()} run" + "s" * (table.seed.nunique() > 1)
+    runs = f"{most} run" + "s" * (most > 1)
     tidy(
         axes,
         title=f"{environment}: agents on recovered rewards ({runs}, 98% bands)",
@@ -75,6 +81,8 @@ def _weights(axes: Axes, table: pd.DataFrame) -> None:
     for k, (feature, truth) in enumerate(truths.items()):
         for offset, name in ((-0.2, "default"), (0.2, "paper")):
             rows = weights(table, name)
+            if rows.empty:
+                continue
             rows = rows[rows.feature == feature].set_index("seed").reindex(seeds)
             at = k + offset + np.linspace(-0.15, 0.15, len(seeds))
             reach = np.abs(rows[["low", "high"]].to_numpy().T - rows.weight.to_numpy())
@@ -97,7 +105,7 @@ def _weights(axes: Axes, table: pd.DataFrame) -> None:
         [-1, -0.1, -0.01, 0, 0.01, 0.1, 1], ["-1", "-.1", "-.01", "0", ".01", ".1", "1"]
     )
     axes.set_xticks(range(len(truths)), list(truths))
-    axes.legend(fontsize=8, frameon=False, loc="upper right")
+    axes.legend(fontsize=8, loc="upper right", framealpha=0.8, edgecolor="none")
     tidy(axes, title="Weights of unit norm, 95% intervals, one per run")
 
 
