@@ -38,36 +38,39 @@ def hopper_figure(table: pd.DataFrame) -> Figure:
 
 def reacher_figure(table: pd.DataFrame) -> Figure:
     """Learning curves, and the recovered reward over the fingertip's offset."""
-    figure = new_figure(13, 3.9)
-    left, *maps = figure.subplots(1, 3, width_ratios=[1.25, 1, 1])
-    _curves(left, table, "Reacher")
+    figure = new_figure(13, 4.3)
+    left, *maps = figure.subplots(1, 3, width_ratios=[1.35, 1, 1])
+    _curves(left, table, "Reacher", columns=2)
     for axes, name in zip(maps, ("default", "paper"), strict=True):
         _map(figure, axes, table, name)
     return figure
 
 
-def _curves(axes: Axes, table: pd.DataFrame, environment: str) -> None:
+def _curves(axes: Axes, table: pd.DataFrame, environment: str, *, columns: int = 3) -> None:
     rows = table[table.part == "curve"]
     counts = rows.groupby("observer").seed.nunique()
     most = int(counts.max())
     for name, (label, colour) in LABELS.items():
         part = rows[rows.observer == name]
         if len(part):
-            fewer = f" ({counts[name]} of the runs)" if counts[name] < most else ""
+            fewer = f" (runs: {counts[name]})" if counts[name] < most else ""
             band(axes, part, "update", "score", color=colour, label=label + fewer)
     # Bands of few runs are wide beyond measure: what matters is where the means are.
     means = rows.groupby(["observer", "update"]).score.mean()
     axes.set_ylim(min(-1.0, means.min() - 0.5), max(2.0, means.max() + 0.5))
     axes.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     axes.axhline(0.0, color="black", linewidth=0.8, linestyle=":")
-    axes.legend(fontsize=8, loc="upper left", framealpha=0.8, edgecolor="none")
+    # Curves go everywhere: the legend stands below them.
+    axes.legend(
+        fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns, frameon=False
+    )
     axes.locator_params(axis="x", integer=True)
     runs = f"{most} run" + "s" * (most > 1)
     tidy(
         axes,
-        title=f"{environment}: agents on recovered rewards ({runs}, 98% bands)",
+        title=f"{environment}: agents on recovered rewards",
         x="update",
-        y="normalised score (true reward)",
+        y=f"normalised score ({runs}, 98% bands)",
     )
 
 
@@ -105,7 +108,7 @@ def _weights(axes: Axes, table: pd.DataFrame) -> None:
         [-1, -0.1, -0.01, 0, 0.01, 0.1, 1], ["-1", "-.1", "-.01", "0", ".01", ".1", "1"]
     )
     axes.set_xticks(range(len(truths)), list(truths))
-    axes.legend(fontsize=8, loc="upper right", framealpha=0.8, edgecolor="none")
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3, frameon=False)
     tidy(axes, title="Weights of unit norm, 95% intervals, one per run")
 
 
