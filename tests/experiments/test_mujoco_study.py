@@ -55,6 +55,14 @@ def test_the_quick_version_runs_from_learner_to_figures(
     options = StudyOptions(runs=1, quick=True)
     again = reproduce(STUDIES[study], options, out=tmp_path, jobs=1, progress=False)
     assert again.run.computed == 0 and again.run.reused == 5
+    # An observer that is not done yet is left out, and not computed.
+    (missing,) = (folder / "tasks").glob("*observer=paper*.json")
+    missing.unlink()
+    result = CliRunner().invoke(app, [*command, "--out", str(tmp_path), "--finished"])
+    assert result.exit_code == 0, result.output
+    assert not missing.exists()
+    table = pd.read_csv(folder / "table.csv")
+    assert set(table.observer) == {"learner", *mujoco.OBSERVERS} - {"paper"}
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ class StudyRun:
         if self.missing:
             return (
                 f"{self.reused} of {total} tasks are finished, and only they are counted here. "
-                "Run the command without --finished to compute the others."
+                "Run the study again to compute the others."
             )
         lines = [
             f"{total} tasks: {self.computed} computed, {self.reused} reused, "

@@ -75,7 +75,7 @@ def _curves(axes: Axes, table: pd.DataFrame, environment: str, *, columns: int =
 
 
 def _weights(axes: Axes, table: pd.DataFrame) -> None:
-    """Each run's weights with their intervals, in units of what the features vary."""
+    """Each run's weights, of unit norm, with their intervals."""
     truths: dict[str, float] = {}
     for name in ("default", "paper"):
         rows = weights(table, name)
