@@ -15,10 +15,10 @@ from logel.errors import IdentificationError, OptionError
 from logel.estimate import RewardEstimate
 from logel.history import FeatureFunction, LearningHistory
 from logel.infer_joint import infer_jointly, joint_applies
-from logel.infer_mirror import MirrorMethod, infer_in_function_space
+from logel.infer_mirror import infer_in_function_space
 from logel.jacobian import Baseline
 from logel.learner_choice import JointMethod
-from logel.method import Method
+from logel.method import Method, MirrorMethod
 from logel.policies import Policy
 from logel.progress import Progress
 from logel.two_step import infer_two_step

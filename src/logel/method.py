@@ -1,4 +1,4 @@
-"""The choices of the two-step inference."""
+"""The choices of the two-step inference, and of the one in function space."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from logel.cloning import CloneConfig
 from logel.errors import OptionError
+from logel.function_space import StateFeatures
 from logel.jacobian import Baseline, Estimator
+from logel.rate_schedule import Rates
 from logel.shrinkage import RateShrinkage
 from logel.update_rules import Learner
 
@@ -96,3 +98,58 @@ class Method:
     def needs_groups(self) -> bool:
         """Whether the estimate itself, not only its intervals, needs groups of episodes."""
         return bool(self.debias) or self.process_noise
+
+
+@dataclass(frozen=True)
+class MirrorMethod:
+    """Choices of the inference in function space.
+
+    Attributes:
+        clone: How policies are fitted when their parameters are not known.
+        state_features: State features of the basis, see `StateFeatures`.
+        deviations: Whether changes of a Gaussian policy's deviations count as movement. Exploration
+            usually shrinks by itself, which would look like a cost of actions.
+        trace: The lambda of the feature advantages: 1 is unbiased, less has less variance.
+        pool: Weight of neighbouring stages in a stage's critic, see `feature_critic.pooled`.
+        bootstrap: Whether life goes on, for the learner, where episodes are cut off. False takes
+            the length of the episodes for the learner's own horizon.
+        debias: Take the sampling noise of the advantages out of the normal equations. A learner
+            that learnt from these very episodes followed that noise: it is signal then. None takes
+            it out unless the history says that it is such a record (`OWN_EPISODES`).
+        rates: What is assumed of unknown learning rates, see `Rates`.
+        ridge: Penalty on the weights, or "evidence" for the one with the largest evidence. None
+            is "evidence" for ten weights or more and none for fewer, whose spread is not known well
+            enough to shrink by.
+        epsilon: Lower bound of the learning rates, in units of the equal ones we start from.
+        max_iterations: Limit on alternations.
+        n_groups: Groups of episodes left out in turn for the intervals.
+        n_draws: Draws of the weights, where only their direction is known.
+    """
+
+    clone: CloneConfig = field(default_factory=CloneConfig)
+    state_features: StateFeatures | str = StateFeatures.AUTO
+    deviations: bool = False
+    trace: float = 0.9
+    pool: float = 0.5
+    bootstrap: bool = True
+    debias: bool | None = None
+    rates: Rates | str = Rates.SCHEDULE
+    ridge: float | str | None = None
+    epsilon: float = 1e-6
+    max_iterations: int = 2000
+    n_groups: int = 20
+    n_draws: int = 2000
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state_features", StateFeatures(self.state_features))
+        object.__setattr__(self, "rates", Rates(self.rates))
+        for name in ("trace", "pool"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise OptionError(f"{name} must be in [0, 1], but is {getattr(self, name)}")
+        if min(self.max_iterations, self.n_groups, self.n_draws) < 1:
+            raise OptionError(f"max_iterations, n_groups and n_draws must be at least 1: {self}")
+        if isinstance(self.ridge, str) and self.ridge != "evidence":
+            raise OptionError(f"ridge must be a number or 'evidence', but is {self.ridge!r}")
+        negative = isinstance(self.ridge, int | float) and self.ridge < 0
+        if negative or self.epsilon <= 0:
+            raise OptionError(f"ridge must not be negative, epsilon must be positive: {self}")
