@@ -111,9 +111,8 @@ def schedules(n_steps: int) -> list[Schedule]:
 
 
 def known_schedules(rates: Float) -> list[Schedule]:
-    """For rates that are known: noise that runs with them, or stays the same."""
-    mean = float(np.abs(rates).mean())
-    along = np.abs(rates) / mean if mean > 0 else np.ones(len(rates))
+    """For positive rates that are known: noise that runs with them, or stays the same."""
+    along = rates / rates.mean()
     return [Schedule(rates, noise, 0.5) for noise in (along, np.ones(len(rates)))]
 
 
