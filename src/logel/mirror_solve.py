@@ -56,7 +56,8 @@ class Answer:
         rates: Shape (m,).
         sampling: Covariance of `raw` due to the episodes seen, (q, q), or None with fewer than
             three groups.
-        learner: The same due to movement that no reward explains, beyond sampling noise.
+        learner: The same due to movement that no reward explains, beyond sampling noise, and to
+            what is not known of the rates.
         degrees_of_freedom: Of the sampling covariance.
         solution: The least-squares solution, before the noise correction.
         chance: Probability that unrelated movement is explained as well as this one.
