@@ -77,8 +77,15 @@ def test_options_change_what_they_should() -> None:
     for options in ({"trace": 1.0}, {"pool": 0.0}, {"debias": False}, {"bootstrap": False}):
         other = mirror(history, **options)
         assert 0 < direction_error(base.weights, other.weights) < 0.3, options
-    spreads = [np.ptp(mirror(history, rates=r).learning_rates) for r in ("shared", "free")]
-    assert spreads[0] == 0 and spreads[1] > np.ptp(base.learning_rates) > 0
+    spreads = [
+        np.ptp(mirror(history, rates=rates).learning_rates)
+        for rates in ("shared", "schedule", "free")
+    ]
+    assert 0 == spreads[0] < spreads[1] < spreads[2]
+    # By default, the first for known policies and the second for clones.
+    assert np.ptp(base.learning_rates) == 0 and "one shared rate" in base.method
+    cloned = mirror(watched(1, n_episodes=100, known=False))
+    assert np.ptp(cloned.learning_rates) > 0 and "a schedule of rates" in cloned.method
     rated = LearningHistory.from_stages(
         list(history), learning_rates=[0.15] * 8, feature_names=NAMES
     )

@@ -56,6 +56,8 @@ def infer_in_function_space(
         rng=np.random.default_rng(seed),
         progress=report,
     )
+    if method.rates is None:
+        method = replace(method, rates=Rates.SHARED if path is None else Rates.SCHEDULE)
     moments, scale = FeatureMoments(), ScaleSums()
     for t, stage in enumerate(history):
         moments.add(featured(stage, features, t))
@@ -183,6 +185,7 @@ def _describe(
     name: str, method: MirrorMethod, basis: Basis, movement: Movement, *, known: bool
 ) -> str:
     path = "known parameters" if known else f"cloned parameters ({method.clone.method})"
+    assert method.rates is not None
     rates = {
         Rates.SCHEDULE: "a schedule of rates",
         Rates.SHARED: "one shared rate",

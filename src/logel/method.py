@@ -116,7 +116,10 @@ class MirrorMethod:
         debias: Take the sampling noise of the advantages out of the normal equations. A learner
             that learnt from these very episodes followed that noise: it is signal then. None takes
             it out unless the history says that it is such a record (`OWN_EPISODES`).
-        rates: What is assumed of unknown learning rates, see `Rates`.
+        rates: What is assumed of unknown learning rates, see `Rates`. None is a schedule for cloned
+            policies and one shared rate for known ones. There every step is seen so well that what
+            learners do beside mirror descent, the same at all steps, is what errs, and late steps
+            would be trusted for their little noise.
         ridge: Penalty on the weights, or "evidence" for the one with the largest evidence. None
             is "evidence" for ten weights or more and none for fewer, whose spread is not known well
             enough to shrink by.
@@ -133,7 +136,7 @@ class MirrorMethod:
     pool: float = 0.5
     bootstrap: bool = True
     debias: bool | None = None
-    rates: Rates | str = Rates.SCHEDULE
+    rates: Rates | str | None = None
     ridge: float | str | None = None
     epsilon: float = 1e-6
     max_iterations: int = 2000
@@ -142,7 +145,8 @@ class MirrorMethod:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state_features", StateFeatures(self.state_features))
-        object.__setattr__(self, "rates", Rates(self.rates))
+        if self.rates is not None:
+            object.__setattr__(self, "rates", Rates(self.rates))
         for name in ("trace", "pool"):
             if not 0 <= getattr(self, name) <= 1:
                 raise OptionError(f"{name} must be in [0, 1], but is {getattr(self, name)}")

@@ -122,7 +122,7 @@ def solve_movement(
     among = [Schedule(np.ones(n_steps), np.ones(n_steps), 1.0)]
     if rates is not None:
         among = known_schedules(rates)
-    elif method.rates is Rates.SCHEDULE:
+    elif method.rates is not Rates.SHARED:
         among = schedules(n_steps)
     first = _answer(movement, basis, among[0].rates, method, uncertain=False)
     size = float(first.raw @ first.raw)
