@@ -17,13 +17,11 @@ import pandas as pd
 import torch
 
 from logel.envs.mujoco import hopper_true_weights
-from logel.experiments.mujoco import SIZES, recorded_learner
+from logel.experiments.mujoco import GAMMA, SIZES, recorded_learner
 from logel.infer import infer_reward
 from logel.method import MirrorMethod
 from logel.policies import MLPGaussian
 from logel.rate_schedule import Rates
-
-GAMMA = 0.99
 
 
 def main() -> None:
@@ -39,7 +37,8 @@ def main() -> None:
 
 def compared(seed: int) -> list[dict[str, object]]:
     """One row for each way to treat policies and rates."""
-    history = recorded_learner("Hopper-v5", seed, SIZES["full"])[0].slice(10, 20)
+    size = SIZES["full"]
+    history = recorded_learner("Hopper-v5", seed, size)[0].slice(size.first)
     policy = MLPGaussian(history[0].observations.shape[1], history[0].actions.shape[1])
     truth = hopper_true_weights(unit=True)
     own = np.array([note["learning_rate"] for note in history.notes[: history.n_steps]])

@@ -90,7 +90,7 @@ def test_options_change_what_they_should() -> None:
         list(history), learning_rates=[0.15] * 8, feature_names=NAMES
     )
     scaled = mirror(rated)
-    assert scaled.scale == "known learning rates"
+    assert scaled.scale == "known learning rates" and "known rates" in scaled.method
     # The truth has norm one, and known rates give the weights their size.
     assert 0.8 < np.linalg.norm(scaled.weights) < 1.2
     assert mirror(history, debias=False, ridge=1e3).learning_rates is not None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from logel.diagnostics import Gauge
 from logel.errors import OptionError
 from logel.method import MirrorMethod
-from logel.mirror_solve import Answer, solve_movement
+from logel.mirror_solve import Answer, _averaged, solve_movement
 from logel.movement import Movement
 from logel.rate_schedule import (
     _NOISE,
@@ -181,6 +181,41 @@ def test_clones_and_advantages_err_together() -> None:
     # Where there is nothing to take out, next to nothing is.
     error = np.sqrt((apart**2).sum(axis=1).mean())
     assert error < 1.3 * np.sqrt(3 * (1.5**2 * 4 / 20) / (1.2 * m * k))
+
+
+def test_what_may_be_chance_is_not_taken_out() -> None:
+    """Many weights and few groups: products of errors that have nothing in common."""
+    m, k, q, g = 3, 10, 12, 5
+    errors: dict[str, list[float]] = {"groups": [], "none": []}
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        truth = rng.standard_normal(q)
+        apart = 3.0 * rng.standard_normal((g, m, k, q))
+        clones = 3.0 * rng.standard_normal((g, m, k))
+        design = rng.standard_normal((m, k, q)) + apart.mean(axis=0)
+        delta = design @ truth + clones.mean(axis=0)
+        for name, steps in (
+            ("groups", movement(delta, design, clones, apart)),
+            ("none", movement(delta, design)),
+        ):
+            answer = solved(steps, debias=False, rates="shared", ridge=0.0)
+            errors[name].append(float(((answer.raw - truth) ** 2).sum()))
+    assert np.mean(errors["groups"]) < 1.2 * np.mean(errors["none"])
+
+
+def test_schedules_that_disagree_are_uncertainty() -> None:
+    rng = np.random.default_rng(2)
+    design, noise = rng.standard_normal((4, 20, 3)), rng.standard_normal((4, 20))
+    first, second = (
+        solved(movement(rates[:, None] * (design @ TRUTH) + noise, design), rates="shared")
+        for rates in (np.ones(4), np.array([2.0, 1.0, 0.6, 0.4]))
+    )
+    both = _averaged([first, second], np.array([0.25, 0.75]))
+    gap = first.raw - second.raw
+    np.testing.assert_allclose(both.raw, 0.25 * first.raw + 0.75 * second.raw)
+    expected = 0.25 * first.learner + 0.75 * second.learner + 0.1875 * np.outer(gap, gap)
+    np.testing.assert_allclose(both.learner, expected)
+    assert both.sampling is None and both.solution is second.solution
 
 
 def test_probabilities_are_normalised_whatever_the_evidence() -> None:

@@ -102,7 +102,9 @@ def infer_in_function_space(
         notes=_notes(history, path, fit, known=known, explained=status is not Status.UNEXPLAINED),
         gauge=gauge,
         fit=fit,
-        method=_describe(name, method, basis, movement, known=path is None),
+        method=_describe(
+            name, method, basis, movement, known=path is None, rated=rates is not None
+        ),
         config={**asdict(method), "name": name, "gamma": gamma, "seed": seed},
         objective_trace=answer.solution.objective_trace,
         rank=answer.solution.rank,
@@ -182,7 +184,7 @@ def _notes(
 
 
 def _describe(
-    name: str, method: MirrorMethod, basis: Basis, movement: Movement, *, known: bool
+    name: str, method: MirrorMethod, basis: Basis, movement: Movement, *, known: bool, rated: bool
 ) -> str:
     path = "known parameters" if known else f"cloned parameters ({method.clone.method})"
     assert method.rates is not None
@@ -191,6 +193,7 @@ def _describe(
         Rates.SHARED: "one shared rate",
         Rates.FREE: "one rate per step",
     }[Rates(method.rates)]
+    rates = "known rates" if rated else rates
     critic = ""
     if np.isfinite(movement.variance_left):
         critic = f", whose critic leaves {100 * movement.variance_left:.3g}% of their variance"

@@ -128,9 +128,9 @@ def weigh(moments: StepMoments, schedule: Schedule, weights_precision: float) ->
     precision = 1.0 / variance
     square = np.einsum("st,tij->sij", precision * schedule.rates**2, moments.gram)
     inner = (precision * schedule.rates) @ moments.inner
-    posterior = square + weights_precision * np.eye(q)
-    explained = (inner * np.linalg.solve(posterior, inner[..., None])[..., 0]).sum(axis=1)
-    _, log_determinant = np.linalg.slogdet(posterior)
+    penalised = square + weights_precision * np.eye(q)
+    explained = (inner * np.linalg.solve(penalised, inner[..., None])[..., 0]).sum(axis=1)
+    _, log_determinant = np.linalg.slogdet(penalised)
     logs = 0.5 * (
         moments.n_coordinates * np.log(precision).sum(axis=1)
         - (precision @ moments.squared - explained)
