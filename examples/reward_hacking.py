@@ -32,6 +32,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from logel import LearningHistory, RewardEstimate, infer_reward
 from logel.features import FunctionFeatures
 from logel.learners.sb3 import HistoryRecorder
+from logel.method import MirrorMethod
 from logel.sb3_policy import SB3Policy
 
 PLACES = {"dock": (0.7, 0.0), "camera": (-0.7, 0.0), "window": (0.0, -0.7)}
@@ -73,7 +74,9 @@ class Robot(gymnasium.Env[Any, Any]):
         return self.position, reward, False, False, {}
 
 
-def audit(seed: int, *, updates: int = 25, n_envs: int = 64) -> RewardEstimate:
+def audit(
+    seed: int, *, updates: int = 25, n_envs: int = 64, rates: str | None = None
+) -> RewardEstimate:
     """Train the robot, watch it, and infer what it is after."""
     env = make_vec_env(lambda: TimeLimit(Robot(), EPISODE), n_envs=n_envs, seed=seed)
     model = A2C(
@@ -91,7 +94,8 @@ def audit(seed: int, *, updates: int = 25, n_envs: int = 64) -> RewardEstimate:
         recorder = HistoryRecorder(path, FunctionFeatures(features, NAMES))
         model.learn(updates * n_envs * 2 * EPISODE, callback=recorder)
         history = LearningHistory.load(path)
-        return infer_reward(history, SB3Policy.from_model(model), gamma=GAMMA)
+        method = "default" if rates is None else MirrorMethod(rates=rates)
+        return infer_reward(history, SB3Policy.from_model(model), gamma=GAMMA, method=method)
 
 
 def main() -> None:
@@ -101,11 +105,12 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=1, help="number of runs")
     parser.add_argument("--first-seed", type=int, default=0, help="seed of the first run")
+    parser.add_argument("--rates", help="schedule, shared or free instead of the default")
     options = parser.parse_args()
     torch.set_num_threads(1)
     named = cleared = 0
     for seed in range(options.first_seed, options.first_seed + options.seeds):
-        estimate = audit(seed)
+        estimate = audit(seed, rates=options.rates)
         if options.seeds == 1:
             print(estimate.summary(), end="\n\n")
         ends = dict(zip(NAMES, estimate.interval(0.95), strict=True))
