@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from logel.data.history import LearningHistory
 from logel.estimate import RewardEstimate
-from logel.history import LearningHistory
 from logel.infer import infer_reward
 from logel.policies import MLPGaussian
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from logel.history import LearningHistory, Stage
+from logel.data.history import LearningHistory, Stage
 from logel.policies import LinearGaussian
 
 Float = npt.NDArray[np.float64]

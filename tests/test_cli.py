@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from command_line import logel
+from logel.data.history import Episode, LearningHistory
 from logel.estimate import RewardEstimate
-from logel.history import Episode, LearningHistory
 
 PYTHON = [sys.executable, "-m", "logel"]
 

@@ -19,11 +19,11 @@ import pytest
 import command_line
 import logel
 from logel.cli_console import STOPPED, progress_bars, read_with_progress
+from logel.data.folder import new_folder
+from logel.data.history import Episode, LearningHistory
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.errors import FormatError
 from logel.estimate import RewardEstimate
-from logel.files import new_folder
-from logel.history import Episode, LearningHistory
 from logel.infer import infer_reward
 from logel.learners.tabular import SoftValueIteration, observe
 from logel.policies import TabularSoftmax
@@ -218,7 +218,7 @@ def test_ctrl_c_with_a_message_is_told_once(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt("Stopped: [3] of 4 kept.")
 
-    monkeypatch.setattr("logel.inspection.inspect_history", stop)
+    monkeypatch.setattr("logel.data.inspection.inspect_history", stop)
     assert run("inspect", recorded) == (130, "", "Stopped: [3] of 4 kept.\n")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from command_line import logel
-from logel.history import Episode, LearningHistory
+from logel.data.history import Episode, LearningHistory
 
 
 @pytest.fixture

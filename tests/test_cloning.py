@@ -11,8 +11,8 @@ import scipy.optimize
 import scipy.stats
 
 from logel.cloning import CloneConfig, CloneMethod, clone, clone_stage, stops_early
+from logel.data.history import Episode, LearningHistory, Stage
 from logel.errors import HistoryError, OptionError, PolicyError
-from logel.history import Episode, LearningHistory, Stage
 from logel.policies import (
     LinearGaussian,
     LinearSoftmax,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logel.data.history import Episode, Stage
 from logel.diagnostics import FeatureMoments, Gauge, direction_error, explain, find_gauge
 from logel.envs.gridworld import grid_weights, gridworld_mdp
-from logel.history import Episode, Stage
 from logel.jacobian import StageJacobian, stage_jacobian
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.policies import TabularSoftmax

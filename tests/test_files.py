@@ -22,9 +22,9 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logel.data.folder import FORMAT_VERSION, MANIFEST, HistoryWriter
+from logel.data.history import Episode, LearningHistory, Stage
 from logel.errors import FormatError, HistoryError
-from logel.files import FORMAT_VERSION, MANIFEST, HistoryWriter
-from logel.history import Episode, LearningHistory, Stage
 
 FIELDS = [f.name for f in fields(Stage)]
 
@@ -467,8 +467,8 @@ def test_a_failing_disk_costs_one_stage_and_leaves_nothing(
 WRITE_FOREVER = """
 import sys
 import numpy as np
-from logel.files import HistoryWriter
-from logel.history import Episode, Stage
+from logel.data.folder import HistoryWriter
+from logel.data.history import Episode, Stage
 writer = HistoryWriter(sys.argv[1])
 for t in range(10**6):
     n = 20_000

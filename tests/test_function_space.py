@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from linear_quadratic import POLICY, advantage_slopes, learner_path, sample_stage
+from logel.data.history import Stage
 from logel.envs.tabular import (
     feature_action_values,
     occupancy,
@@ -26,7 +27,6 @@ from logel.feature_critic import (
     pooled,
 )
 from logel.function_space import Basis, basis_rows, stage_sums
-from logel.history import Stage
 from logel.jacobian import discounted_to_go
 from logel.learners.tabular import NaturalGradientAscent, observe
 from logel.policies import (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logel.data.history import Episode, LearningHistory, Stage
 from logel.errors import HistoryError
-from logel.history import Episode, LearningHistory, Stage
 
 
 def episode(length: int = 3, *, q: int | None = 2, terminated: bool = False, last: bool = True):

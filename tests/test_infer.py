@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from logel import LearningHistory, Method, RewardEstimate, infer_reward
+from logel.data.history import Episode, Stage
 from logel.diagnostics import direction_error
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
 from logel.features import FunctionFeatures, OneHotAreas
-from logel.history import Episode, Stage
 from logel.infer import METHODS
 from logel.learners.tabular import GPOMDPLearner, RandomWalk, SoftValueIteration, observe
 from logel.policies import LinearSoftmax, MLPCategorical, TabularSoftmax

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logel.data.history import LearningHistory
 from logel.diagnostics import direction_error
 from logel.envs import lqr
 from logel.envs.parametric import FeaturisedMDP, LinearControl
 from logel.envs.tabular import random_mdp
 from logel.errors import OptionError
-from logel.history import LearningHistory
 from logel.infer import JointMethod, infer_reward
 from logel.learners.gradient_ascent import GradientAscent, ParameterWalk, observe_parametric
 from logel.policies import MLPGaussian

@@ -14,11 +14,11 @@ import torch
 
 from linear_quadratic import GAMMA, NAMES, POLICY, TRUTH, learner_path, watched, with_one
 from logel.cloning import CloneConfig
+from logel.data.history import OWN_EPISODES, LearningHistory
 from logel.diagnostics import Gauge, direction_error, explain
 from logel.envs.tabular import random_mdp
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
 from logel.estimate import RewardEstimate
-from logel.history import OWN_EPISODES, LearningHistory
 from logel.infer import METHODS, infer_reward
 from logel.learners.tabular import NaturalGradientAscent, observe
 from logel.method import MirrorMethod

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logel.history import Episode, LearningHistory
-from logel.inspection import inspect_history
+from logel.data.history import Episode, LearningHistory
+from logel.data.inspection import inspect_history
 
 
 def noisy(

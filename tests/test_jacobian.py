@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logel.data.history import Episode, Stage
 from logel.envs.tabular import (
     TabularMDP,
     feature_jacobian,
@@ -18,7 +19,6 @@ from logel.envs.tabular import (
     softmax_policy,
 )
 from logel.errors import OptionError, PolicyError
-from logel.history import Episode, Stage
 from logel.jacobian import StageJacobian, features_to_go, stage_jacobian
 from logel.policies import LinearGaussian, LinearSoftmax, MLPCategorical, Policy, TabularSoftmax
 

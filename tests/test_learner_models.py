@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp, softmax
 
+from logel.data.history import Stage
 from logel.envs.tabular import (
     TabularMDP,
     action_values,
@@ -22,7 +23,6 @@ from logel.envs.tabular import (
     sample_episodes,
     softmax_policy,
 )
-from logel.history import Stage
 from logel.jacobian import stage_jacobian
 from logel.learner_models import (
     MODELS,

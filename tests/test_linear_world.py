@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from logel.ascent_models import ASCENTS, AdamAscent, NaturalAscent, PlainAscent
+from logel.data.history import Episode, Stage
 from logel.envs.parametric import FeaturisedMDP
 from logel.envs.tabular import random_mdp
-from logel.history import Episode, Stage
 from logel.learner_models import GradientLearner
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 from logel.linear_world import LinearWorld, distinct_observations, indexed, linear_world

@@ -20,9 +20,9 @@ from logel import (
     infer_reward,
 )
 from logel.cloning import CloneConfig
+from logel.data.history import Stage
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.errors import HistoryError, OptionError
-from logel.history import Stage
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.policies import LinearGaussian, Policy
 

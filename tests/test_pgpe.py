@@ -3,8 +3,8 @@ import itertools
 import numpy as np
 import pytest
 
+from logel.data.history import Episode
 from logel.errors import OptionError
-from logel.history import Episode
 from logel.learners.pgpe import (
     PGPE,
     Search,

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from logel.data.history import Episode, Stage
 from logel.envs.tabular import softmax_policy
 from logel.errors import OptionError, PolicyError
 from logel.fisher import BlockFisher, DenseFisher, Fisher, ProductFisher
-from logel.history import Episode, Stage
 from logel.policies import (
     GaussianPolicy,
     LinearGaussian,

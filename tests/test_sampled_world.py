@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from logel.data.history import Episode, LearningHistory, Stage
 from logel.envs import lqr
 from logel.envs.parametric import FeaturisedMDP, LinearControl
 from logel.envs.tabular import random_mdp
 from logel.errors import HistoryError, OptionError
-from logel.history import Episode, LearningHistory, Stage
 from logel.jacobian import stage_jacobian
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 from logel.policies import LinearGaussian

@@ -13,6 +13,7 @@ import pytest
 from logel import LearningHistory, Method, TabularSoftmax, infer_reward
 from logel.accounts import Account, Settled, settled
 from logel.cloning import clone
+from logel.data.history import Stage
 from logel.diagnostics import direction_error
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.envs.tabular import (
@@ -24,7 +25,6 @@ from logel.envs.tabular import (
 )
 from logel.errors import OptionError
 from logel.fisher import BlockFisher
-from logel.history import Stage
 from logel.jacobian import Baseline, StageJacobian, stage_jacobian
 from logel.learners.tabular import (
     GPOMDPLearner,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logel.data.history import Episode, Stage
 from logel.envs.tabular import TabularMDP, random_mdp, sample_episodes, uniform_policy
 from logel.errors import HistoryError, PolicyError
-from logel.history import Episode, Stage
 from logel.policies import TabularSoftmax
 from logel.world_model import TabularWorld, pool_world
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _NAMES = {
-    "Episode": "logel.history",
-    "Stage": "logel.history",
-    "LearningHistory": "logel.history",
-    "HistoryWriter": "logel.files",
-    "Rollout": "logel.rollout",
-    "record_stage": "logel.rollout",
+    "Episode": "logel.data.history",
+    "Stage": "logel.data.history",
+    "LearningHistory": "logel.data.history",
+    "HistoryWriter": "logel.data.folder",
+    "Rollout": "logel.data.rollout",
+    "record_stage": "logel.data.rollout",
     "HistoryRecorder": "logel.learners.sb3",
     "TabularSoftmax": "logel.policies",
     "LinearSoftmax": "logel.policies",
@@ -34,10 +34,11 @@ _NAMES = {
 }
 
 if TYPE_CHECKING:
+    from logel.data.folder import HistoryWriter
+    from logel.data.history import Episode, LearningHistory, Stage
+    from logel.data.rollout import Rollout, record_stage
     from logel.errors import LogelError
     from logel.estimate import RewardEstimate
-    from logel.files import HistoryWriter
-    from logel.history import Episode, LearningHistory, Stage
     from logel.infer import infer_reward
 
     # Importing all names must work without Stable-Baselines3, so this one is not in __all__.
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
         TabularSoftmax,
     )
     from logel.reward import LinearReward
-    from logel.rollout import Rollout, record_stage
     from logel.sb3_policy import SB3Policy
 
 __all__ = [

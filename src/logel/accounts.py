@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.cloning import Clone
+from logel.data.history import Stage
 from logel.diagnostics import Gauge
 from logel.errors import IdentificationError
 from logel.fisher import Fisher, ProductFisher
-from logel.history import Stage
 from logel.jacobian import StageJacobian, stage_jacobian
 from logel.method import Method
 from logel.metrics import (

@@ -28,7 +28,7 @@ from logel.cli_report import report as report_command
 from logel.errors import LogelError, OptionError
 
 if TYPE_CHECKING:
-    from logel.history import LearningHistory
+    from logel.data.history import LearningHistory
     from logel.policies import Policy
 
 app = typer.Typer(
@@ -176,7 +176,7 @@ def infer(
     verbose: VerboseOption = False,
 ) -> None:
     """Recover reward weights from a recorded history."""
-    from logel.history import LearningHistory
+    from logel.data.history import LearningHistory
 
     if out is not None and not out.parent.is_dir():
         raise OptionError(f"cannot save the estimate: there is no folder {out.parent}")
@@ -221,8 +221,8 @@ def train(
     verbose: VerboseOption = False,
 ) -> None:
     """Train a PPO agent on a recovered reward; measure it by the environment's own."""
+    from logel.data.history import LearningHistory
     from logel.estimate import RewardEstimate
-    from logel.history import LearningHistory
     from logel.learners.observing import train_observer
 
     reward = RewardEstimate.load(estimate)

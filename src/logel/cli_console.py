@@ -19,7 +19,7 @@ from logel import __version__
 from logel.errors import LogelError, MissingExtraError
 
 if TYPE_CHECKING:
-    from logel.history import LearningHistory, Stage, StageSource
+    from logel.data.history import LearningHistory, Stage, StageSource
     from logel.progress import Progress
 
 # Which extra installs what we import from it.

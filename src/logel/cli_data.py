@@ -17,8 +17,8 @@ from logel.cli_console import JsonOption, QuietOption, progress_bars, read_with_
 from logel.errors import FormatError, OptionError
 
 if TYPE_CHECKING:
-    from logel.history import LearningHistory
-    from logel.inspection import HistoryOverview
+    from logel.data.history import LearningHistory
+    from logel.data.inspection import HistoryOverview
 
 _FORMATS = ("csv", "parquet", "minari")
 _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
@@ -57,7 +57,7 @@ def import_history(
     quiet: QuietOption = False,
 ) -> None:
     """Make a learning history of tables of steps or of Minari datasets."""
-    from logel.history import LearningHistory
+    from logel.data.history import LearningHistory
 
     chosen = _check_format(file_format) if file_format else _guess_format(sources, "--format")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -71,7 +71,7 @@ def import_history(
         with progress_bars(quiet or json_output) as report:
             history = LearningHistory.from_minari(sources, metadata=metadata, progress=report)
     else:
-        from logel.importing.table_files import history_from_files
+        from logel.data.table_files import history_from_files
 
         with progress_bars(quiet or json_output) as report:
             history = history_from_files(
@@ -110,7 +110,7 @@ def export_history(
     quiet: QuietOption = False,
 ) -> None:
     """Write a history as a table of steps, or as one Minari dataset per stage."""
-    from logel.history import LearningHistory
+    from logel.data.history import LearningHistory
 
     chosen = _check_format(to) if to else _guess_format([out], "--to")
     loaded = LearningHistory.load(history)
@@ -129,7 +129,7 @@ def export_history(
 
 
 def _export_tables(history: LearningHistory, out: Path, file_format: str) -> list[Path]:
-    from logel.importing.table_files import save_stages, save_table
+    from logel.data.table_files import save_stages, save_table
 
     beside = _stages_beside(out)
     if beside.exists():
@@ -163,9 +163,9 @@ def inspect(
     quiet: QuietOption = False,
 ) -> None:
     """Say what is in a history, and what looks wrong, before you infer anything from it."""
-    from logel.files import recorded_versions
-    from logel.history import LearningHistory
-    from logel.inspection import inspect_history
+    from logel.data.folder import recorded_versions
+    from logel.data.history import LearningHistory
+    from logel.data.inspection import inspect_history
 
     with progress_bars(quiet or json_output) as report:
         loaded = read_with_progress(LearningHistory.load(history), report)

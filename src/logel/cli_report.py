@@ -34,7 +34,7 @@ def report(
     quiet: QuietOption = False,
 ) -> None:
     """Write one HTML page, readable offline, about an estimate or a study."""
-    from logel.history import LearningHistory
+    from logel.data.history import LearningHistory
     from logel.report.page import write_report
 
     if not run.exists():

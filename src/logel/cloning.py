@@ -20,9 +20,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from logel.data.history import LearningHistory, Stage
 from logel.errors import Choice, HistoryError, LogelError, OptionError, PolicyError
 from logel.fisher import Fisher
-from logel.history import LearningHistory, Stage
 from logel.policies import GaussianPolicy, LinearGaussian, Policy, TabularSoftmax
 from logel.progress import Progress
 

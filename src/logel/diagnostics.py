@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.history import Stage
 from logel.errors import IdentificationError
-from logel.history import Stage
 
 if TYPE_CHECKING:
     # Importing it would load torch, which reading an estimate has no use for.

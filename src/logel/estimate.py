@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.stats
 
+from logel.data.folder import package_versions, write_atomically
+from logel.data.notebook import estimate_line
 from logel.diagnostics import Fit, Gauge
 from logel.errors import FormatError, OptionError
 from logel.export import to_frame, to_html, to_inference_data
-from logel.files import package_versions, write_atomically
-from logel.notebook import estimate_line
 from logel.planning import Planning
 from logel.solve import Status
 

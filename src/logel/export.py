@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.notebook import escaped
 from logel.errors import MissingExtraError, OptionError
-from logel.notebook import escaped
 
 if TYPE_CHECKING:
     import pandas as pd

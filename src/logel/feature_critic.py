@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logel.history import Stage
+from logel.data.history import Stage
 from logel.jacobian import discounted_to_go
 
 Float = npt.NDArray[np.float64]

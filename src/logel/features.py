@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.history import Array, LearningHistory, Stage
 from logel.errors import OptionError
-from logel.history import Array, LearningHistory, Stage
 
 Float = npt.NDArray[np.float64]
 

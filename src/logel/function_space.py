@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from logel.data.history import Array, Stage
 from logel.errors import Choice, OptionError, PolicyError
 from logel.feature_critic import (
     CriticSums,
@@ -34,7 +35,6 @@ from logel.feature_critic import (
     critic_rows,
     critic_sums,
 )
-from logel.history import Array, Stage
 from logel.policies import (
     GaussianPolicy,
     LinearGaussian,

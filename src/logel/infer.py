@@ -11,9 +11,9 @@ import logging
 from typing import Any
 
 from logel.cloning import CloneConfig, CloneMethod
+from logel.data.history import FeatureFunction, LearningHistory
 from logel.errors import IdentificationError, OptionError
 from logel.estimate import RewardEstimate
-from logel.history import FeatureFunction, LearningHistory
 from logel.infer_joint import infer_jointly, joint_applies
 from logel.infer_mirror import infer_in_function_space
 from logel.jacobian import Baseline

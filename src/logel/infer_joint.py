@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from logel.ascent_models import ASCENTS
 from logel.cloning import CloneConfig, known_or_cloned, known_parameters
+from logel.data.history import FeatureFunction, LearningHistory, Stage
 from logel.diagnostics import FeatureMoments, Fit, Gauge, check_movement, explain
 from logel.errors import IdentificationError, LogelError, OptionError
 from logel.estimate import RewardEstimate
 from logel.features import feature_names, featured
-from logel.history import FeatureFunction, LearningHistory, Stage
 from logel.joint import JointFit, expected_covariance, fit_path
 from logel.known_path import KnownPathFit, fit_known_path
 from logel.learner_choice import (

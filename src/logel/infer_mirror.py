@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.cloning import ClonedPath, CloneMethod, known_or_cloned
+from logel.data.history import OWN_EPISODES, FeatureFunction, LearningHistory
 from logel.diagnostics import FeatureMoments, Fit, Gauge, explain, find_gauge
 from logel.errors import IdentificationError, LogelError, OptionError
 from logel.estimate import RewardEstimate
 from logel.feature_critic import ScaleSums
 from logel.features import feature_names, featured
 from logel.function_space import Basis, StageSums, stage_sums
-from logel.history import OWN_EPISODES, FeatureFunction, LearningHistory
 from logel.method import MirrorMethod
 from logel.mirror_solve import Answer, solve_movement
 from logel.movement import Movement, as_jacobians, project

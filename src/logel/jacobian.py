@@ -22,8 +22,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from logel.data.history import Array, Stage
 from logel.errors import Choice, OptionError
-from logel.history import Array, Stage
 from logel.policies import Policy
 
 Float = npt.NDArray[np.float64]

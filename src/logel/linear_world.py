@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.ascent_models import Ascent
-from logel.history import Stage
+from logel.data.history import Stage
 from logel.learner_models import GradientLearner, observe_counts
 from logel.path_model import Observation
 from logel.policies import LinearSoftmax, TabularSoftmax

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from logel.history import Stage
+from logel.data.history import Stage
 from logel.jacobian import Baseline, StageJacobian, stage_jacobian
 from logel.policies import Policy
 from logel.progress import Progress

@@ -37,11 +37,7 @@ from logel.accounts import (
     step_metrics,
 )
 from logel.cloning import Clone, CloneMethod, clone_stage, starting_point
-from logel.diagnostics import FeatureMoments, Gauge, JacobianMoments, constant_gauge, explain_grams
-from logel.errors import HistoryError, LogelError, OptionError
-from logel.estimate import RewardEstimate
-from logel.features import feature_names, featured
-from logel.history import (
+from logel.data.history import (
     Episode,
     FeatureFunction,
     LearningHistory,
@@ -50,6 +46,10 @@ from logel.history import (
     check_parameters,
     check_stage,
 )
+from logel.diagnostics import FeatureMoments, Gauge, JacobianMoments, constant_gauge, explain_grams
+from logel.errors import HistoryError, LogelError, OptionError
+from logel.estimate import RewardEstimate
+from logel.features import feature_names, featured
 from logel.infer import METHODS
 from logel.method import Method
 from logel.metrics import IdentityMetric

@@ -23,9 +23,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from logel.data.history import Array, Stage
 from logel.errors import OptionError, PolicyError
 from logel.fisher import BlockFisher, DenseFisher, Fisher, ProductFisher
-from logel.history import Array, Stage
 
 Float = npt.NDArray[np.float64]
 FeatureMap = Callable[[Array], npt.ArrayLike]

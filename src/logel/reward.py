@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.utils import RecordConstructorArgs
 
+from logel.data.history import Array, FeatureFunction
 from logel.errors import OptionError
 from logel.estimate import RewardEstimate
 from logel.features import StepFeatures
-from logel.history import Array, FeatureFunction
 
 Float = npt.NDArray[np.float64]
 

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from logel.ascent_models import Ascent
+from logel.data.history import Array, Stage
 from logel.errors import HistoryError, OptionError
-from logel.history import Array, Stage
 from logel.jacobian import features_to_go
 from logel.path_model import Observation
 from logel.policies import GaussianPolicy, Policy, SoftmaxPolicy

@@ -21,8 +21,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from logel.data.history import Array
 from logel.errors import MissingExtraError, PolicyError
-from logel.history import Array
 from logel.policies import GaussianPolicy, MLPCategorical, MLPGaussian, Policy, SoftmaxPolicy
 from logel.sb3_checkpoint import action_space_kind, read_checkpoint
 

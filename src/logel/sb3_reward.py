@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.history import Array
 from logel.errors import MissingExtraError, OptionError
 from logel.features import StepFeatures
-from logel.history import Array
 from logel.reward import LinearReward
 
 try:

@@ -33,11 +33,11 @@ from logel.accounts import (
     step_metrics,
 )
 from logel.cloning import ClonedPath, CloneMethod, known_or_cloned
+from logel.data.history import FeatureFunction, LearningHistory
 from logel.diagnostics import FeatureMoments, check_movement, explain, find_gauge
 from logel.errors import LogelError, OptionError
 from logel.estimate import RewardEstimate
 from logel.features import feature_names, featured
-from logel.history import FeatureFunction, LearningHistory
 from logel.method import Method
 from logel.metrics import Metric
 from logel.neighbours import pooled_jacobians

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
+from logel.data.history import Stage
 from logel.errors import HistoryError, PolicyError
-from logel.history import Stage
 from logel.jacobian import features_to_go
 from logel.policies import TabularSoftmax
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from logel.baselines.lfl import count_transitions, fit_lfl, lfl, lfl_targets, shaping_matrix
+from logel.data.history import LearningHistory, Stage
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.tabular import (
     TabularMDP,
@@ -13,7 +14,6 @@ from logel.envs.tabular import (
     uniform_policy,
 )
 from logel.errors import IdentificationError, OptionError, PolicyError
-from logel.history import LearningHistory, Stage
 from logel.learners.tabular import SoftPolicyIteration, observe
 from logel.policies import LinearSoftmax, TabularSoftmax
 

@@ -18,10 +18,10 @@ from logel.baselines.neural_lfl import (
 )
 from logel.baselines.soft_improvement import kl_divergence, step_rows, step_targets
 from logel.cloning import CloneConfig
+from logel.data.history import Episode, LearningHistory, Stage
 from logel.envs import lqr
 from logel.envs.parametric import LinearControl
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
-from logel.history import Episode, LearningHistory, Stage
 from logel.policies import (
     LinearGaussian,
     LinearSoftmax,

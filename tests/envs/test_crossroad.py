@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from logel.data.history import LearningHistory
 from logel.envs.crossroad import (
     FEATURE_NAMES,
     GO,
@@ -29,7 +30,6 @@ from logel.envs.crossroad_driver import (
 )
 from logel.envs.crossroad_network import network_path
 from logel.errors import MissingExtraError, OptionError
-from logel.history import LearningHistory
 from logel.infer import Method, infer_reward
 
 libsumo = pytest.importorskip("libsumo", reason="libsumo is not installed: logel[sumo]")

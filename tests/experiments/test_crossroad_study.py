@@ -44,7 +44,7 @@ def test_a_small_study_writes_tables_figures_and_claims(tmp_path: Path) -> None:
 
 def toy(purpose: bool) -> tuple[float, float]:
     """Explained movement and the 95% point of chance, for a learner on a line or a random walk."""
-    from logel.history import Episode
+    from logel.data.history import Episode
 
     def rollout(parameters: np.ndarray, seed: int) -> Episode:
         rng = np.random.default_rng(seed)

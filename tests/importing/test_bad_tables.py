@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logel.data.history import LearningHistory
+from logel.data.limits import Limits
 from logel.errors import FormatError, HistoryError, LogelError, MissingExtraError, OptionError
-from logel.history import LearningHistory
-from logel.importing.limits import Limits
 
 GOOD = """stage,episode,time,observation_0,observation_1,action,feature_a,terminated
 0,0,0,0.5,1.5,1,2.0,False

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logel.data.history import Episode, LearningHistory
+from logel.data.limits import Limits
 from logel.errors import FormatError, HistoryError, LogelError
-from logel.history import Episode, LearningHistory
-from logel.importing.limits import Limits
 
 h5py = pytest.importorskip("h5py")
 pa = pytest.importorskip("pyarrow")

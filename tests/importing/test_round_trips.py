@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logel.history import Episode, LearningHistory, Stage
+from logel.data.history import Episode, LearningHistory, Stage
 
 NAMES = st.lists(
     st.text(max_size=5).filter(lambda name: not set(name) & {"\n", "\r"}),

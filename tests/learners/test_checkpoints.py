@@ -20,9 +20,9 @@ from stable_baselines3 import A2C
 from stable_baselines3.common.callbacks import CheckpointCallback
 
 from logel.cli import main
+from logel.data.history import LearningHistory
 from logel.envs.classic_control import FEATURES
 from logel.errors import FormatError, OptionError
-from logel.history import LearningHistory
 from logel.infer import infer_reward
 from logel.learners.checkpoints import Normaliser, find_checkpoints, record_checkpoints
 from logel.sb3_policy import SB3Policy, policy_parameters

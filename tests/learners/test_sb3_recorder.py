@@ -22,10 +22,10 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
 from logel import HistoryRecorder, LearningHistory, MLPCategorical, MLPGaussian, SB3Policy
+from logel.data.history import OWN_EPISODES
 from logel.envs.step_features import with_features
 from logel.errors import FormatError, OptionError
 from logel.features import FunctionFeatures, StepFeatures
-from logel.history import OWN_EPISODES
 from logel.sb3_policy import policy_parameters
 
 ALGORITHMS: dict[str, tuple[type[Any], dict[str, Any]]] = {

@@ -20,11 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from command_line import logel
+from logel.data.history import Episode, LearningHistory
 from logel.diagnostics import Fit, Gauge
 from logel.errors import FormatError, OptionError
 from logel.estimate import RewardEstimate
 from logel.features import ActionCost, Concatenate, RBFGrid
-from logel.history import Episode, LearningHistory
 from logel.planning import Planning
 from logel.report.page import LARGEST_PAGE, asset, estimate_page, write_report
 from logel.report.page_data import page_data

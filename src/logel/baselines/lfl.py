@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.cloning import CloneConfig, clone
+from logel.data.history import Array, LearningHistory
 from logel.errors import IdentificationError, OptionError, PolicyError
-from logel.history import Array, LearningHistory
 from logel.policies import TabularSoftmax
 from logel.world_model import successors
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from logel.baselines.networks import Network, flat_rows
 from logel.baselines.reward_file import RewardFile, load_reward, number, save_reward
+from logel.data.history import Array
 from logel.errors import FormatError, OptionError
-from logel.history import Array
 
 Float = npt.NDArray[np.float64]
 _KIND = "neural-lfl"

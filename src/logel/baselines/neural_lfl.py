@@ -47,6 +47,7 @@ from logel.baselines.networks import (
 )
 from logel.baselines.soft_improvement import StepRows, step_rows, step_targets
 from logel.cloning import CloneConfig, clone, known_parameters, starting_point
+from logel.data.history import LearningHistory, Stage
 from logel.errors import (
     Choice,
     HistoryError,
@@ -55,7 +56,6 @@ from logel.errors import (
     OptionError,
     PolicyError,
 )
-from logel.history import LearningHistory, Stage
 from logel.policies import (
     GaussianPolicy,
     MLPCategorical,

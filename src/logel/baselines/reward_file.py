@@ -20,9 +20,9 @@ import safetensors
 import safetensors.numpy
 
 from logel.baselines.networks import Network
+from logel.data.folder import package_versions, write_atomically
+from logel.data.history import Array
 from logel.errors import FormatError
-from logel.files import package_versions, write_atomically
-from logel.history import Array
 
 Float = npt.NDArray[np.float64]
 FORMAT = "logel-reward"

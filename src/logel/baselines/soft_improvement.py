@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from logel.data.history import Stage
 from logel.errors import HistoryError, PolicyError
-from logel.history import Stage
 from logel.policies import GaussianPolicy, Policy
 
 Float = npt.NDArray[np.float64]

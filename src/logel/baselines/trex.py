@@ -37,8 +37,8 @@ from logel.baselines.networks import (
     initial_parameters,
 )
 from logel.baselines.reward_file import RewardFile, load_reward, number, save_reward
+from logel.data.history import Array, LearningHistory, Stage
 from logel.errors import Choice, FormatError, HistoryError, IdentificationError, OptionError
-from logel.history import Array, LearningHistory, Stage
 from logel.progress import Progress
 
 Float = npt.NDArray[np.float64]

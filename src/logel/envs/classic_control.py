@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.history import Array
 from logel.features import FunctionFeatures, RewardFeatures
-from logel.history import Array
 
 Float = npt.NDArray[np.float64]
 

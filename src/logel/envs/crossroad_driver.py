@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.cloning import CloneConfig, clone
+from logel.data.history import Episode, LearningHistory
 from logel.envs.crossroad import (
     DISTANCE_GAPS,
     GO,
@@ -23,7 +24,6 @@ from logel.envs.crossroad import (
     Crossroad,
 )
 from logel.errors import OptionError, PolicyError
-from logel.history import Episode, LearningHistory
 from logel.policies import LinearSoftmax
 
 Float = npt.NDArray[np.float64]

@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 
+from logel.data.history import Array
 from logel.envs.step_features import with_features
 from logel.errors import MissingExtraError
 from logel.features import ActionCost, Concatenate, RBFGrid, RewardFeatures, StepFeatures
-from logel.history import Array
 
 Float = npt.NDArray[np.float64]
 

@@ -14,10 +14,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.history import Array, Stage
 from logel.envs import lqr, tabular
 from logel.errors import OptionError, PolicyError
 from logel.fisher import DenseFisher, Fisher
-from logel.history import Array, Stage
 from logel.policies import LinearGaussian, LinearSoftmax, Policy
 
 Float = npt.NDArray[np.float64]

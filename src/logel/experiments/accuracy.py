@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from logel.baselines.lfl import lfl
+from logel.data.history import LearningHistory
 from logel.diagnostics import direction_error
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.parametric import FeaturisedMDP
@@ -24,7 +25,6 @@ from logel.experiments.claims import Claim, judge
 from logel.experiments.gridworld import plan
 from logel.experiments.information_bound import direction_bound
 from logel.experiments.tasks import Row, Scalar, Task, grid
-from logel.history import LearningHistory
 from logel.infer import infer_reward
 from logel.learners.gradient_ascent import ParameterWalk, observe_parametric
 from logel.learners.tabular import (

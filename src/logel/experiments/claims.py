@@ -13,7 +13,7 @@ import numpy.typing as npt
 import scipy.stats
 from rich.table import Table
 
-from logel.files import write_atomically
+from logel.data.folder import write_atomically
 
 LEVEL = 0.98
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"

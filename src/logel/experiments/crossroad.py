@@ -19,12 +19,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from logel.cloning import clone
+from logel.data.history import Episode, LearningHistory
 from logel.envs.crossroad import FEATURE_NAMES, WEIGHTS, Crossroad, require_simulator
 from logel.envs.crossroad_driver import SIGMA, START, drive, even_clone
 from logel.estimate import RewardEstimate
 from logel.experiments.claims import Claim, judge
 from logel.experiments.tasks import Row, Scalar, Task, grid
-from logel.history import Episode, LearningHistory
 from logel.infer import METHODS, Method, infer_reward
 from logel.jacobian import stage_jacobian
 from logel.learners.pgpe import PGPE, Search, describe, learn, random_walk, watch

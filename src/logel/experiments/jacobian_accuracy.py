@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from logel.data.history import LearningHistory
 from logel.envs import lqr
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.parametric import FeaturisedMDP, LinearControl, ParametricWorld
 from logel.envs.tabular import feature_jacobian, random_mdp
 from logel.experiments.claims import Claim, judge
 from logel.experiments.tasks import Row, Task, grid
-from logel.history import LearningHistory
 from logel.jacobian import Baseline, stage_jacobian
 from logel.learner_models import GradientLearner
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric

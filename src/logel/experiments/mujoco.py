@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.folder import package_versions, write_atomically
+from logel.data.history import LearningHistory
 from logel.errors import LogelError, MissingExtraError
 from logel.estimate import RewardEstimate
 from logel.experiments.tasks import Row, Task, checksum, grid
-from logel.files import package_versions, write_atomically
-from logel.history import LearningHistory
 from logel.infer import METHODS, AnyMethod, Method, infer_reward
 from logel.jacobian import Baseline
 from logel.policies import MLPGaussian

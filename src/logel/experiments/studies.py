@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from logel.data.folder import package_versions, write_atomically
 from logel.errors import MissingExtraError, OptionError
 from logel.experiments.claims import Claim, write_claims
 from logel.experiments.runner import StudyRun, collect, run_tasks
@@ -16,7 +17,6 @@ from logel.experiments.summary import markdown_claims, markdown_table
 from logel.experiments.task_backends import Backend
 from logel.experiments.task_files import write_table
 from logel.experiments.tasks import Task, TaskFunction
-from logel.files import package_versions, write_atomically
 
 try:
     import pandas as pd

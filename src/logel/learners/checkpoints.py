@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from logel.data.folder import HistoryWriter, new_folder
+from logel.data.history import Array, Episode, LearningHistory
+from logel.data.rollout import record_stage
 from logel.errors import FormatError, OptionError, PolicyError
 from logel.features import RewardFeatures, StepFeatures
-from logel.files import HistoryWriter, new_folder
-from logel.history import Array, Episode, LearningHistory
 from logel.policies import GaussianPolicy, Policy, SoftmaxPolicy
 from logel.progress import Progress
-from logel.rollout import record_stage
 from logel.sb3_checkpoint import recorded_gamma
 from logel.sb3_policy import SB3Policy, checkpoint_parameters
 

@@ -15,10 +15,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.history import LearningHistory, Stage
 from logel.envs.parametric import ParametricWorld
 from logel.errors import Choice, OptionError
 from logel.fisher import Fisher
-from logel.history import LearningHistory, Stage
 from logel.jacobian import stage_jacobian
 from logel.learners.recording import check_rate, independent_streams, record, scheduled_rate
 

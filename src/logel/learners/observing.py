@@ -13,11 +13,11 @@ from typing import Any
 import gymnasium
 import numpy.typing as npt
 
+from logel.data.folder import new_folder, package_versions, write_atomically
 from logel.envs.classic_control import FEATURES as CLASSIC
 from logel.envs.mujoco import FEATURES as MUJOCO
 from logel.errors import OptionError
 from logel.estimate import RewardEstimate
-from logel.files import new_folder, package_versions, write_atomically
 from logel.learners.ppo import PPOSettings, TrainingCurve, train_ppo
 from logel.progress import Progress
 from logel.reward import LinearReward

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.history import Episode, LearningHistory, Stage
 from logel.errors import OptionError
-from logel.history import Episode, LearningHistory, Stage
 
 Float = npt.NDArray[np.float64]
 EpisodicReturn = Callable[[Float, int], float]

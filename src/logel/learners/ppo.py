@@ -25,9 +25,9 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.folder import write_atomically
 from logel.envs.mujoco import make
 from logel.errors import MissingExtraError, OptionError
-from logel.files import write_atomically
 from logel.learners.lean_vec_env import LeanVecEnv
 from logel.learners.sb3 import HistoryRecorder, normaliser_notes
 from logel.reward import LinearReward

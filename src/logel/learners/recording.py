@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from logel.data.history import LearningHistory, Stage
 from logel.errors import OptionError
-from logel.history import LearningHistory, Stage
 from logel.progress import Progress
 
 logger = logging.getLogger(__name__)

@@ -18,12 +18,12 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
+from logel.data.folder import HistoryWriter
+from logel.data.history import OWN_EPISODES
+from logel.data.rollout import Rollout, record_stage
 from logel.errors import MissingExtraError, OptionError
 from logel.features import RewardFeatures, StepFeatures
-from logel.files import HistoryWriter
-from logel.history import OWN_EPISODES
 from logel.learners.sb3_trace import RawObservations, Trace
-from logel.rollout import Rollout, record_stage
 from logel.sb3_policy import SB3Policy, plain_hidden, policy_parameters
 
 try:

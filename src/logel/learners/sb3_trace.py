@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from logel.data.history import Array
 from logel.errors import MissingExtraError, OptionError
 from logel.features import RewardFeatures, StepFeatures
-from logel.history import Array
 
 try:
     from stable_baselines3.common.vec_env import VecNormalize

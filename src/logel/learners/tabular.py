@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp, softmax
 
+from logel.data.history import LearningHistory, Stage
 from logel.envs.tabular import (
     TabularMDP,
     action_values,
@@ -24,7 +25,6 @@ from logel.envs.tabular import (
     softmax_policy,
     uniform_policy,
 )
-from logel.history import LearningHistory, Stage
 from logel.learners import recording
 from logel.learners.recording import check_rate, independent_streams, record, scheduled_rate
 from logel.progress import Progress

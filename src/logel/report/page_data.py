@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.history import FeatureFunction, LearningHistory
 from logel.errors import OptionError
 from logel.estimate import RewardEstimate
-from logel.history import FeatureFunction, LearningHistory
 from logel.report.page_stages import StageViews, stage_views
 from logel.report.page_words import (
     STATUS_NAMES,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.history import FeatureFunction, LearningHistory, Stage
 from logel.errors import OptionError
 from logel.estimate import RewardEstimate
-from logel.history import FeatureFunction, LearningHistory, Stage
 from logel.report.reward_maps import DiscreteWorld, discrete_world, visits_and_policy
 
 Float = npt.NDArray[np.float64]

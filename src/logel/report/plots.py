@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.folder import write_atomically
 from logel.envs.gridworld import GridMap
 from logel.errors import MissingExtraError, OptionError
-from logel.files import write_atomically
 
 try:
     import matplotlib

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.history import FeatureFunction, LearningHistory, Stage
 from logel.errors import OptionError
-from logel.history import FeatureFunction, LearningHistory, Stage
 
 Float = npt.NDArray[np.float64]
 Int = npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Learning histories laid out as tables; `logel.importing.tables` says what the columns mean."""
+"""Learning histories laid out as tables; `logel.data.tables` says what the columns mean."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from logel.history import Array, LearningHistory, Stage
-from logel.importing.columns import Column, Origin, Table, join
-from logel.importing.tables import FEATURE
+from logel.data.columns import Column, Origin, Table, join
+from logel.data.history import Array, LearningHistory, Stage
+from logel.data.tables import FEATURE
 
 
 def table_of_history(history: LearningHistory) -> Table:

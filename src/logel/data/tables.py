@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from logel.data.arrays import pack_history
+from logel.data.columns import Table, shown
+from logel.data.history import Array, LearningHistory
 from logel.errors import HistoryError
-from logel.history import Array, LearningHistory
-from logel.importing.arrays import pack_history
-from logel.importing.columns import Table, shown
 
 _LABELS = ("stage", "episode", "time")
 _INDEXED = re.compile(r"(observation|action)((?:_(?:0|[1-9]\d{0,8}))*)")

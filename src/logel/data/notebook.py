@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from logel.data.history import LearningHistory
     from logel.estimate import RewardEstimate
-    from logel.history import LearningHistory
 
 # Names shown before the rest is only counted, and characters of each.
 _MOST_NAMES, _LONGEST = 8, 40

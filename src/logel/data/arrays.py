@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.history import Array, LearningHistory, Stage
 from logel.errors import HistoryError
-from logel.history import Array, LearningHistory, Stage
 
 
 def history_from_arrays(

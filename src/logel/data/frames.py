@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logel.data.columns import Column, Origin, Table
+from logel.data.history import LearningHistory
+from logel.data.table_writing import table_of_history, table_of_stages
+from logel.data.tables import history_from_table
 from logel.errors import HistoryError, MissingExtraError
-from logel.history import LearningHistory
-from logel.importing.columns import Column, Origin, Table
-from logel.importing.table_writing import table_of_history, table_of_stages
-from logel.importing.tables import history_from_table
 
 if TYPE_CHECKING:
     import pandas as pd

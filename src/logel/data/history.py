@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from logel.importing.limits import Limits
+    from logel.data.limits import Limits
     from logel.progress import Progress
 
 Array = npt.NDArray[Any]
@@ -461,13 +461,13 @@ class LearningHistory:
 
     def __repr__(self) -> str:
         """One line, without reading a stage."""
-        from logel.notebook import history_line
+        from logel.data.notebook import history_line
 
         return history_line(self)
 
     def _repr_html_(self) -> str:
         """The history in a notebook, without reading a stage."""
-        from logel.notebook import history_html
+        from logel.data.notebook import history_html
 
         return history_html(self)
 
@@ -543,7 +543,7 @@ class LearningHistory:
             feature_names: q names.
             metadata: Anything worth keeping about the run, JSON-serialisable.
         """
-        from logel.importing.arrays import history_from_arrays
+        from logel.data.arrays import history_from_arrays
 
         return history_from_arrays(
             observations,
@@ -568,7 +568,7 @@ class LearningHistory:
         ignore: Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> LearningHistory:
-        """Build a history from a pandas table of steps; `logel.importing.tables` lists the columns.
+        """Build a history from a pandas table of steps; `logel.data.tables` lists the columns.
 
         Args:
             frame: One row per step, in the order of stage, episode and time.
@@ -576,19 +576,19 @@ class LearningHistory:
             ignore: Columns to leave out.
             metadata: Anything worth keeping about the run, JSON-serialisable.
         """
-        from logel.importing.frames import history_from_frame
+        from logel.data.frames import history_from_frame
 
         return history_from_frame(frame, stages=stages, ignore=ignore, metadata=metadata)
 
     def to_dataframe(self) -> pd.DataFrame:
         """All steps as a pandas table, the inverse of `from_dataframe`."""
-        from logel.importing.frames import frame_of_history
+        from logel.data.frames import frame_of_history
 
         return frame_of_history(self)
 
     def stages_to_dataframe(self) -> pd.DataFrame | None:
         """Learning rates and parameters, one row per stage; None when neither is known."""
-        from logel.importing.frames import frame_of_stages
+        from logel.data.frames import frame_of_stages
 
         return frame_of_stages(self)
 
@@ -605,13 +605,13 @@ class LearningHistory:
         """Read CSV files: one with a column `stage`, or several, one per stage.
 
         Args:
-            paths: The file or files; `logel.importing.tables` lists the columns.
+            paths: The file or files; `logel.data.tables` lists the columns.
             stages: A second table, one row per stage: stage, learning_rate, parameter_0, ...
             ignore: Columns to leave out.
             metadata: Anything worth keeping about the run, JSON-serialisable.
             limits: How large the files may be.
         """
-        from logel.importing.table_files import history_from_files
+        from logel.data.table_files import history_from_files
 
         return history_from_files(
             paths,
@@ -633,7 +633,7 @@ class LearningHistory:
         limits: Limits | None = None,
     ) -> LearningHistory:
         """Read Parquet files; like `from_csv`, with the types the files declare."""
-        from logel.importing.table_files import history_from_files
+        from logel.data.table_files import history_from_files
 
         return history_from_files(
             paths,
@@ -646,13 +646,13 @@ class LearningHistory:
 
     def to_csv(self, path: str | PathLike[str]) -> None:
         """Write all steps to a new CSV file; 32-bit floats come back as 64-bit ones."""
-        from logel.importing.table_files import save_table
+        from logel.data.table_files import save_table
 
         save_table(self, path, file_format="csv")
 
     def to_parquet(self, path: str | PathLike[str]) -> None:
         """Write all steps to a new Parquet file."""
-        from logel.importing.table_files import save_table
+        from logel.data.table_files import save_table
 
         save_table(self, path, file_format="parquet")
 
@@ -675,7 +675,7 @@ class LearningHistory:
             limits: How large the files may be.
             progress: Called after every dataset.
         """
-        from logel.importing.minari_datasets import history_from_minari
+        from logel.data.minari import history_from_minari
 
         return history_from_minari(datasets, metadata=metadata, limits=limits, progress=progress)
 
@@ -694,25 +694,25 @@ class LearningHistory:
         Returns:
             The datasets' folders.
         """
-        from logel.importing.minari_writing import save_minari
+        from logel.data.minari_writing import save_minari
 
         return save_minari(self, folder, progress=progress)
 
     def save(self, path: str | PathLike[str], *, progress: Progress | None = None) -> None:
-        """Write the history to a new folder; see `logel.files` for the format.
+        """Write the history to a new folder; see `logel.data.folder` for the format.
 
         Args:
             path: The folder; it appears when everything is written.
             progress: Called after every stage.
         """
-        from logel.files import save_history
+        from logel.data.folder import save_history
 
         save_history(self, path, progress=progress)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> LearningHistory:
         """Open a folder written by `save` or by a recorder; reads no stage data yet."""
-        from logel.files import load_history
+        from logel.data.folder import load_history
 
         return load_history(path)
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from logel.data.history import Array, LearningHistory, Stage
+from logel.data.minari import LOGEL_KEY
 from logel.errors import FormatError, MissingExtraError
-from logel.history import Array, LearningHistory, Stage
-from logel.importing.minari_datasets import LOGEL_KEY
 from logel.progress import Progress
 
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from logel.data.columns import shown
+from logel.data.hdf5 import Hdf5Reader, open_hdf5
+from logel.data.history import Array, Episode, LearningHistory, Stage
+from logel.data.limits import CellCount, Limits, check_plain_file
 from logel.errors import FormatError, HistoryError, OptionError
-from logel.history import Array, Episode, LearningHistory, Stage
-from logel.importing.columns import shown
-from logel.importing.hdf5 import Hdf5Reader, open_hdf5
-from logel.importing.limits import CellCount, Limits, check_plain_file
 from logel.progress import Progress
 
 LOGEL_KEY = "logel"

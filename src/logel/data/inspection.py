@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from logel.history import Array, LearningHistory, Signature, Stage
+from logel.data.history import Array, LearningHistory, Signature, Stage
 
 # A value this many times the central 98% away from the median is more likely a mistake than a tail.
 _OUTLIER = 1000.0

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from logel.data.columns import Column, Origin, Table, join, shown
+from logel.data.folder import write_atomically
+from logel.data.history import LearningHistory
+from logel.data.limits import CellCount, Limits, check_plain_file
+from logel.data.table_writing import table_of_history, table_of_stages
+from logel.data.tables import history_from_table
 from logel.errors import FormatError, HistoryError, MissingExtraError, OptionError
-from logel.files import write_atomically
-from logel.history import LearningHistory
-from logel.importing.columns import Column, Origin, Table, join, shown
-from logel.importing.limits import CellCount, Limits, check_plain_file
-from logel.importing.table_writing import table_of_history, table_of_stages
-from logel.importing.tables import history_from_table
 from logel.progress import Progress
 
 _FORMATS = ("csv", "parquet")

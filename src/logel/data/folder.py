@@ -28,8 +28,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from logel.errors import FormatError, HistoryError
-from logel.history import (
+from logel.data.history import (
     Array,
     LearningHistory,
     Signature,
@@ -38,6 +37,7 @@ from logel.history import (
     check_parameters,
     check_stage,
 )
+from logel.errors import FormatError, HistoryError
 from logel.progress import Progress
 
 FORMAT = "logel-history"

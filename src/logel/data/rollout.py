@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.folder import HistoryWriter
+from logel.data.history import Array, Episode, Stage
 from logel.errors import HistoryError
-from logel.files import HistoryWriter
-from logel.history import Array, Episode, Stage
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,1 @@
+"""What was observed: histories, how they are stored, and other people's data."""
