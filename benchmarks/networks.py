@@ -19,7 +19,7 @@ import torch
 from logel.data.history import LearningHistory
 from logel.estimate import RewardEstimate
 from logel.infer import infer_reward
-from logel.policies import MLPGaussian
+from logel.policies.families import MLPGaussian
 
 GAMMA = 0.99
 

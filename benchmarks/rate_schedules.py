@@ -20,7 +20,7 @@ from logel.envs.mujoco import hopper_true_weights
 from logel.experiments.mujoco import GAMMA, SIZES, recorded_learner
 from logel.infer import infer_reward
 from logel.method import MirrorMethod
-from logel.policies import MLPGaussian
+from logel.policies.families import MLPGaussian
 from logel.rate_schedule import Rates
 
 

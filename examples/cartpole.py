@@ -25,7 +25,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from logel import LearningHistory, RewardEstimate, infer_reward
 from logel.envs.classic_control import FEATURES
 from logel.learners.sb3 import HistoryRecorder
-from logel.sb3_policy import SB3Policy
+from logel.policies.sb3 import SB3Policy
 
 FEATURE_SET = FEATURES["CartPole-v1"]
 TRUTH = np.array([1.0, -1.0, -1.0])  # alive, lean, speed

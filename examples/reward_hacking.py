@@ -33,7 +33,7 @@ from logel import LearningHistory, RewardEstimate, infer_reward
 from logel.features import FunctionFeatures
 from logel.learners.sb3 import HistoryRecorder
 from logel.method import MirrorMethod
-from logel.sb3_policy import SB3Policy
+from logel.policies.sb3 import SB3Policy
 
 PLACES = {"dock": (0.7, 0.0), "camera": (-0.7, 0.0), "window": (0.0, -0.7)}
 NAMES = (*PLACES, "energy")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.data.history import LearningHistory, Stage
-from logel.policies import LinearGaussian
+from logel.policies.families import LinearGaussian
 
 Float = npt.NDArray[np.float64]
 GAMMA, SIGMA, NOISE = 0.9, 0.5, 0.4

@@ -26,7 +26,7 @@ from logel.errors import FormatError
 from logel.estimate import RewardEstimate
 from logel.infer import infer_reward
 from logel.learners.tabular import SoftValueIteration, observe
-from logel.policies import TabularSoftmax
+from logel.policies.families import TabularSoftmax
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
@@ -194,7 +194,7 @@ def interrupted(folder: Path, where: str, number: int, *arguments: object) -> st
 @pytest.mark.parametrize(
     ("where", "number", "arguments"),
     [
-        ("logel.cloning:clone_stage", 3, ["infer", "HISTORY", "--out", "est.json"]),
+        ("logel.policies.cloning:clone_stage", 3, ["infer", "HISTORY", "--out", "est.json"]),
         ("os:fsync", 1, ["infer", "HISTORY", "--method", "paper", "--out", "est.json", "--json"]),
         ("os:fsync", 5, ["record", "gridworld", "new", "--steps", "4"]),
         ("os:fsync", 3, ["import", "steps.csv", "--out", "new"]),

@@ -10,10 +10,10 @@ import pytest
 import scipy.optimize
 import scipy.stats
 
-from logel.cloning import CloneConfig, CloneMethod, clone, clone_stage, stops_early
 from logel.data.history import Episode, LearningHistory, Stage
 from logel.errors import HistoryError, OptionError, PolicyError
-from logel.policies import (
+from logel.policies.cloning import CloneConfig, CloneMethod, clone, clone_stage, stops_early
+from logel.policies.families import (
     LinearGaussian,
     LinearSoftmax,
     MLPCategorical,

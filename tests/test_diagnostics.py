@@ -14,7 +14,7 @@ from logel.diagnostics import FeatureMoments, Gauge, direction_error, explain, f
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.jacobian import StageJacobian, stage_jacobian
 from logel.learners.tabular import GPOMDPLearner, observe
-from logel.policies import TabularSoftmax
+from logel.policies.families import TabularSoftmax
 
 
 def moments_of(features: Any, *, terminated: bool = False, pieces: int = 1) -> FeatureMoments:

@@ -29,7 +29,7 @@ from logel.feature_critic import (
 from logel.function_space import Basis, basis_rows, stage_sums
 from logel.jacobian import discounted_to_go
 from logel.learners.tabular import NaturalGradientAscent, observe
-from logel.policies import (
+from logel.policies.families import (
     LinearGaussian,
     LinearSoftmax,
     MLPCategorical,

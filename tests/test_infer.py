@@ -16,7 +16,7 @@ from logel.errors import HistoryError, IdentificationError, OptionError, PolicyE
 from logel.features import FunctionFeatures, OneHotAreas
 from logel.infer import METHODS
 from logel.learners.tabular import GPOMDPLearner, RandomWalk, SoftValueIteration, observe
-from logel.policies import LinearSoftmax, MLPCategorical, TabularSoftmax
+from logel.policies.families import LinearSoftmax, MLPCategorical, TabularSoftmax
 from logel.solve import Status
 
 GRID = GridMap.parse("..b\n.d.\no.g")

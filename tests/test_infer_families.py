@@ -15,7 +15,7 @@ from logel.envs.tabular import random_mdp
 from logel.errors import OptionError
 from logel.infer import JointMethod, infer_reward
 from logel.learners.gradient_ascent import GradientAscent, ParameterWalk, observe_parametric
-from logel.policies import MLPGaussian
+from logel.policies.families import MLPGaussian
 from logel.solve import Status
 
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from linear_quadratic import GAMMA, NAMES, POLICY, TRUTH, learner_path, watched, with_one
-from logel.cloning import CloneConfig
 from logel.data.history import OWN_EPISODES, LearningHistory
 from logel.diagnostics import Gauge, direction_error, explain
 from logel.envs.tabular import random_mdp
@@ -24,7 +23,8 @@ from logel.learners.tabular import NaturalGradientAscent, observe
 from logel.method import MirrorMethod
 from logel.mirror_solve import solve_movement
 from logel.movement import Movement
-from logel.policies import LinearGaussian, MLPGaussian, TabularSoftmax
+from logel.policies.cloning import CloneConfig
+from logel.policies.families import LinearGaussian, MLPGaussian, TabularSoftmax
 from logel.solve import Status
 
 QUICK = CloneConfig(holdout=0.0)

@@ -20,7 +20,13 @@ from logel.envs.tabular import (
 )
 from logel.errors import OptionError, PolicyError
 from logel.jacobian import StageJacobian, features_to_go, stage_jacobian
-from logel.policies import LinearGaussian, LinearSoftmax, MLPCategorical, Policy, TabularSoftmax
+from logel.policies.families import (
+    LinearGaussian,
+    LinearSoftmax,
+    MLPCategorical,
+    Policy,
+    TabularSoftmax,
+)
 
 HORIZON = 5
 ESTIMATORS = ("reinforce", "gpomdp")

@@ -42,7 +42,7 @@ from logel.learners.tabular import (
     TabularLearner,
     observe,
 )
-from logel.policies import TabularSoftmax
+from logel.policies.families import TabularSoftmax
 from logel.world_model import TabularWorld, pool_world
 
 DIFFERENTIABLE = (SoftPolicyLearner, SoftValueLearner, GradientLearner, NaturalGradientLearner)

@@ -35,7 +35,7 @@ from logel.learner_models import (
     SoftValueLearner,
 )
 from logel.learners.tabular import SoftPolicyIteration, SoftValueIteration, soft_action_values
-from logel.policies import TabularSoftmax
+from logel.policies.families import TabularSoftmax
 from logel.world_model import TabularWorld, pool_world
 
 HORIZON = 7

@@ -262,7 +262,7 @@ def test_learner_and_observer_have_streams_of_their_own() -> None:
         parameters=True,
     )[0]
     from logel.jacobian import stage_jacobian
-    from logel.policies import TabularSoftmax
+    from logel.policies.families import TabularSoftmax
 
     own = stage_jacobian(TabularSoftmax(4, 3), np.zeros(8), stage, gamma=0.8, baseline="time")
     assert paths[0] is not None

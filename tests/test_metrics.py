@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logel.fisher import DenseFisher, ProductFisher
 from logel.metrics import (
     DenseMetric,
     IdentityMetric,
@@ -17,6 +16,7 @@ from logel.metrics import (
     dense_metric,
     sketch,
 )
+from logel.policies.fisher import DenseFisher, ProductFisher
 from logel.solve import Steps, compress, compress_grams
 
 seeds = st.integers(0, 2**32 - 1)

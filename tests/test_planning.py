@@ -12,7 +12,7 @@ from logel.errors import OptionError
 from logel.infer import infer_reward
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.planning import Planning
-from logel.policies import TabularSoftmax
+from logel.policies.families import TabularSoftmax
 from test_estimate import example
 
 

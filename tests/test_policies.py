@@ -15,8 +15,7 @@ from hypothesis.extra import numpy as hnp
 from logel.data.history import Episode, Stage
 from logel.envs.tabular import softmax_policy
 from logel.errors import OptionError, PolicyError
-from logel.fisher import BlockFisher, DenseFisher, Fisher, ProductFisher
-from logel.policies import (
+from logel.policies.families import (
     GaussianPolicy,
     LinearGaussian,
     LinearSoftmax,
@@ -26,6 +25,7 @@ from logel.policies import (
     SoftmaxPolicy,
     TabularSoftmax,
 )
+from logel.policies.fisher import BlockFisher, DenseFisher, Fisher, ProductFisher
 
 
 def polynomial(observations: Any) -> Any:

@@ -21,9 +21,9 @@ from torch import nn
 
 from logel import LearningHistory, MLPCategorical, MLPGaussian, SB3Policy, Stage, infer_reward
 from logel.errors import FormatError, PolicyError
-from logel.policies import Policy
-from logel.sb3_checkpoint import read_checkpoint, recorded_gamma
-from logel.sb3_policy import checkpoint_parameters, policy_parameters, set_policy_parameters
+from logel.policies.families import Policy
+from logel.policies.sb3 import checkpoint_parameters, policy_parameters, set_policy_parameters
+from logel.policies.sb3_checkpoint import read_checkpoint, recorded_gamma
 
 VECTOR = spaces.Box(-np.inf, np.inf, (4,), dtype=np.float64)
 BOX = spaces.Box(-1.0, 1.0, (2,), dtype=np.float32)
@@ -257,7 +257,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
 
 
 def test_absurd_sizes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logel.sb3_checkpoint.MAX_BYTES", 2**20)
+    monkeypatch.setattr("logel.policies.sb3_checkpoint.MAX_BYTES", 2**20)
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("policy.pth", bytes(2**21))
     inner = io.BytesIO()

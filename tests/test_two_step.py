@@ -12,7 +12,6 @@ import pytest
 
 from logel import LearningHistory, Method, TabularSoftmax, infer_reward
 from logel.accounts import Account, Settled, settled
-from logel.cloning import clone
 from logel.data.history import Stage
 from logel.diagnostics import direction_error
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
@@ -24,7 +23,6 @@ from logel.envs.tabular import (
     softmax_policy,
 )
 from logel.errors import OptionError
-from logel.fisher import BlockFisher
 from logel.jacobian import Baseline, StageJacobian, stage_jacobian
 from logel.learners.tabular import (
     GPOMDPLearner,
@@ -40,7 +38,9 @@ from logel.neighbours import (
     pooled_jacobians,
     variance_reduction,
 )
-from logel.policies import LinearSoftmax
+from logel.policies.cloning import clone
+from logel.policies.families import LinearSoftmax
+from logel.policies.fisher import BlockFisher
 from logel.solve import Status, compress, solve
 from logel.update_rules import Candidate, adam, held_out_gains, natural
 

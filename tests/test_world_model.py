@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from logel.data.history import Episode, Stage
 from logel.envs.tabular import TabularMDP, random_mdp, sample_episodes, uniform_policy
 from logel.errors import HistoryError, PolicyError
-from logel.policies import TabularSoftmax
+from logel.policies.families import TabularSoftmax
 from logel.world_model import TabularWorld, pool_world
 
 

@@ -19,12 +19,12 @@ _NAMES = {
     "Rollout": "logel.data.rollout",
     "record_stage": "logel.data.rollout",
     "HistoryRecorder": "logel.learners.sb3",
-    "TabularSoftmax": "logel.policies",
-    "LinearSoftmax": "logel.policies",
-    "LinearGaussian": "logel.policies",
-    "MLPGaussian": "logel.policies",
-    "MLPCategorical": "logel.policies",
-    "SB3Policy": "logel.sb3_policy",
+    "TabularSoftmax": "logel.policies.families",
+    "LinearSoftmax": "logel.policies.families",
+    "LinearGaussian": "logel.policies.families",
+    "MLPGaussian": "logel.policies.families",
+    "MLPCategorical": "logel.policies.families",
+    "SB3Policy": "logel.policies.sb3",
     "Method": "logel.method",
     "infer_reward": "logel.infer",
     "Observer": "logel.observer",
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
     from logel.learners.sb3 import HistoryRecorder as HistoryRecorder
     from logel.method import Method
     from logel.observer import Observer
-    from logel.policies import (
+    from logel.policies.families import (
         LinearGaussian,
         LinearSoftmax,
         MLPCategorical,
         MLPGaussian,
         TabularSoftmax,
     )
+    from logel.policies.sb3 import SB3Policy
     from logel.reward import LinearReward
-    from logel.sb3_policy import SB3Policy
 
 __all__ = [
     "Episode",

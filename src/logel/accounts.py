@@ -13,11 +13,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from logel.cloning import Clone
 from logel.data.history import Stage
 from logel.diagnostics import Gauge
 from logel.errors import IdentificationError
-from logel.fisher import Fisher, ProductFisher
 from logel.jacobian import StageJacobian, stage_jacobian
 from logel.method import Method
 from logel.metrics import (
@@ -31,7 +29,9 @@ from logel.metrics import (
     dense_metric,
     sketch,
 )
-from logel.policies import Policy
+from logel.policies.cloning import Clone
+from logel.policies.families import Policy
+from logel.policies.fisher import Fisher, ProductFisher
 from logel.progress import Progress
 from logel.shrinkage import RateShrinkage, evidence_ridge, solve_shrunk
 from logel.solve import Solution, Steps, objective, solve

@@ -29,7 +29,7 @@ from logel.errors import LogelError, OptionError
 
 if TYPE_CHECKING:
     from logel.data.history import LearningHistory
-    from logel.policies import Policy
+    from logel.policies.families import Policy
 
 app = typer.Typer(
     cls=Commands,
@@ -374,7 +374,7 @@ def choose_policy(history: LearningHistory, family: str, *, device: str = "cpu")
     import numpy as np
     import torch
 
-    from logel.policies import (
+    from logel.policies.families import (
         LinearGaussian,
         LinearSoftmax,
         MLPCategorical,

@@ -15,7 +15,7 @@ from logel.envs.tabular import optimal_policy, start_value, uniform_policy
 from logel.estimate import RewardEstimate
 from logel.infer import infer_reward
 from logel.learners.tabular import GPOMDPLearner, observe
-from logel.policies import TabularSoftmax
+from logel.policies.families import TabularSoftmax
 from logel.progress import Progress
 
 Float = npt.NDArray[np.float64]

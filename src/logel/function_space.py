@@ -35,7 +35,7 @@ from logel.feature_critic import (
     critic_rows,
     critic_sums,
 )
-from logel.policies import (
+from logel.policies.families import (
     GaussianPolicy,
     LinearGaussian,
     LinearSoftmax,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from logel.cloning import CloneConfig, CloneMethod
 from logel.data.history import FeatureFunction, LearningHistory
 from logel.errors import IdentificationError, OptionError
 from logel.estimate import RewardEstimate
@@ -19,7 +18,8 @@ from logel.infer_mirror import infer_in_function_space
 from logel.jacobian import Baseline
 from logel.learner_choice import JointMethod
 from logel.method import Method, MirrorMethod
-from logel.policies import Policy
+from logel.policies.cloning import CloneConfig, CloneMethod
+from logel.policies.families import Policy
 from logel.progress import Progress
 from logel.two_step import infer_two_step
 

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.ascent_models import ASCENTS
-from logel.cloning import CloneConfig, known_or_cloned, known_parameters
 from logel.data.history import FeatureFunction, LearningHistory, Stage
 from logel.diagnostics import FeatureMoments, Fit, Gauge, check_movement, explain
 from logel.errors import IdentificationError, LogelError, OptionError
@@ -29,7 +28,8 @@ from logel.learner_models import MODELS, DriftingValues
 from logel.linear_world import LinearWorld, distinct_observations, linear_world
 from logel.path_model import PathModel
 from logel.planning import Planning
-from logel.policies import GaussianPolicy, LinearSoftmax, Policy, TabularSoftmax
+from logel.policies.cloning import CloneConfig, known_or_cloned, known_parameters
+from logel.policies.families import GaussianPolicy, LinearSoftmax, Policy, TabularSoftmax
 from logel.progress import Progress
 from logel.sampled_world import N_GROUPS, SampledWorld, sampled_world
 from logel.solve import Status

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 import numpy as np
 import numpy.typing as npt
 
-from logel.cloning import ClonedPath, CloneMethod, known_or_cloned
 from logel.data.history import OWN_EPISODES, FeatureFunction, LearningHistory
 from logel.diagnostics import FeatureMoments, Fit, Gauge, explain, find_gauge
 from logel.errors import IdentificationError, LogelError, OptionError
@@ -19,7 +18,8 @@ from logel.function_space import Basis, StageSums, stage_sums
 from logel.method import MirrorMethod
 from logel.mirror_solve import Answer, solve_movement
 from logel.movement import Movement, as_jacobians, project
-from logel.policies import Policy
+from logel.policies.cloning import ClonedPath, CloneMethod, known_or_cloned
+from logel.policies.families import Policy
 from logel.progress import Progress
 from logel.rate_schedule import Rates
 from logel.solve import Status

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from logel.data.history import Array, Stage
 from logel.errors import Choice, OptionError
-from logel.policies import Policy
+from logel.policies.families import Policy
 
 Float = npt.NDArray[np.float64]
 # Blocks of this size stay in cache, and their memory is reused instead of being mapped anew.

@@ -19,7 +19,7 @@ from logel.ascent_models import Ascent
 from logel.data.history import Stage
 from logel.learner_models import GradientLearner, observe_counts
 from logel.path_model import Observation
-from logel.policies import LinearSoftmax, TabularSoftmax
+from logel.policies.families import LinearSoftmax, TabularSoftmax
 from logel.world_model import TabularWorld, pool_world
 
 Float = npt.NDArray[np.float64]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from logel.cloning import CloneConfig
 from logel.errors import OptionError
 from logel.function_space import StateFeatures
 from logel.jacobian import Baseline, Estimator
+from logel.policies.cloning import CloneConfig
 from logel.rate_schedule import Rates
 from logel.shrinkage import RateShrinkage
 from logel.update_rules import Learner

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
-from logel.fisher import Fisher
+from logel.policies.fisher import Fisher
 from logel.solve import Steps, compress, compress_grams
 
 Float = npt.NDArray[np.float64]

@@ -19,7 +19,7 @@ import torch
 
 from logel.data.history import Stage
 from logel.jacobian import Baseline, StageJacobian, stage_jacobian
-from logel.policies import Policy
+from logel.policies.families import Policy
 from logel.progress import Progress
 
 Float = npt.NDArray[np.float64]

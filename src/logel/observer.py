@@ -36,7 +36,6 @@ from logel.accounts import (
     stage_update,
     step_metrics,
 )
-from logel.cloning import Clone, CloneMethod, clone_stage, starting_point
 from logel.data.history import (
     Episode,
     FeatureFunction,
@@ -53,7 +52,8 @@ from logel.features import feature_names, featured
 from logel.infer import METHODS
 from logel.method import Method
 from logel.metrics import IdentityMetric
-from logel.policies import Policy
+from logel.policies.cloning import Clone, CloneMethod, clone_stage, starting_point
+from logel.policies.families import Policy
 from logel.solve import Steps
 from logel.two_step_estimate import CloneFacts, Report
 from logel.uncertainty import NoiseParts, StageSample, joined, step_between

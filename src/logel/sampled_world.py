@@ -28,7 +28,7 @@ from logel.data.history import Array, Stage
 from logel.errors import HistoryError, OptionError
 from logel.jacobian import features_to_go
 from logel.path_model import Observation
-from logel.policies import GaussianPolicy, Policy, SoftmaxPolicy
+from logel.policies.families import GaussianPolicy, Policy, SoftmaxPolicy
 
 Float = npt.NDArray[np.float64]
 # Observation (and action) coordinates up to which all products of two enter the basis.

@@ -32,7 +32,6 @@ from logel.accounts import (
     stage_update,
     step_metrics,
 )
-from logel.cloning import ClonedPath, CloneMethod, known_or_cloned
 from logel.data.history import FeatureFunction, LearningHistory
 from logel.diagnostics import FeatureMoments, check_movement, explain, find_gauge
 from logel.errors import LogelError, OptionError
@@ -41,7 +40,8 @@ from logel.features import feature_names, featured
 from logel.method import Method
 from logel.metrics import Metric
 from logel.neighbours import pooled_jacobians
-from logel.policies import Policy
+from logel.policies.cloning import ClonedPath, CloneMethod, known_or_cloned
+from logel.policies.families import Policy
 from logel.progress import Progress
 from logel.solve import Steps
 from logel.two_step_estimate import CloneFacts, Report

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.accounts import Account, Spread, normalised
-from logel.cloning import Clone
 from logel.diagnostics import Fit, Gauge
 from logel.estimate import RewardEstimate
-from logel.fisher import BlockFisher
 from logel.method import Method
 from logel.planning import Planning
+from logel.policies.cloning import Clone
+from logel.policies.fisher import BlockFisher
 from logel.shrinkage import RateShrinkage
 from logel.solve import Solution, Status
 from logel.update_rules import Learner

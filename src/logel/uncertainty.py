@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from logel.cloning import Clone
-from logel.fisher import ProductFisher
 from logel.jacobian import StageJacobian
 from logel.metrics import Metric
+from logel.policies.cloning import Clone
+from logel.policies.fisher import ProductFisher
 from logel.solve import Solution, Steps
 
 Float = npt.NDArray[np.float64]

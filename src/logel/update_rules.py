@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.errors import Choice
-from logel.fisher import Fisher
 from logel.jacobian import StageJacobian
+from logel.policies.fisher import Fisher
 from logel.solve import Solution, Steps
 
 Float = npt.NDArray[np.float64]

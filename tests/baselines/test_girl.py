@@ -6,7 +6,7 @@ from logel.data.history import LearningHistory, Stage
 from logel.diagnostics import direction_error
 from logel.envs.tabular import feature_jacobian, random_mdp, sample_episodes, softmax_policy
 from logel.errors import OptionError
-from logel.policies import TabularSoftmax
+from logel.policies.families import TabularSoftmax
 
 MDP = random_mdp(np.random.default_rng(4), n_states=4, n_actions=3, n_features=3, gamma=0.8)
 THETA = np.random.default_rng(5).standard_normal(8)

@@ -15,7 +15,7 @@ from logel.envs.tabular import (
 )
 from logel.errors import IdentificationError, OptionError, PolicyError
 from logel.learners.tabular import SoftPolicyIteration, observe
-from logel.policies import LinearSoftmax, TabularSoftmax
+from logel.policies.families import LinearSoftmax, TabularSoftmax
 
 GRID = gridworld_mdp()
 WEIGHTS = grid_weights(GRID.feature_names)

@@ -17,12 +17,12 @@ from logel.baselines.neural_lfl import (
     reward_family,
 )
 from logel.baselines.soft_improvement import kl_divergence, step_rows, step_targets
-from logel.cloning import CloneConfig
 from logel.data.history import Episode, LearningHistory, Stage
 from logel.envs import lqr
 from logel.envs.parametric import LinearControl
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
-from logel.policies import (
+from logel.policies.cloning import CloneConfig
+from logel.policies.families import (
     LinearGaussian,
     LinearSoftmax,
     MLPCategorical,

@@ -14,7 +14,7 @@ from logel.experiments import crossroad
 from logel.experiments.studies import STUDIES, StudyOptions, reproduce
 from logel.infer import METHODS, Method
 from logel.learners.pgpe import PGPE, Search, learn, random_walk, watch
-from logel.policies import LinearGaussian
+from logel.policies.families import LinearGaussian
 
 
 def test_a_small_study_writes_tables_figures_and_claims(tmp_path: Path) -> None:

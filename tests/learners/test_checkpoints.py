@@ -25,7 +25,7 @@ from logel.envs.classic_control import FEATURES
 from logel.errors import FormatError, OptionError
 from logel.infer import infer_reward
 from logel.learners.checkpoints import Normaliser, find_checkpoints, record_checkpoints
-from logel.sb3_policy import SB3Policy, policy_parameters
+from logel.policies.sb3 import SB3Policy, policy_parameters
 
 CARTPOLE = FEATURES["CartPole-v1"]
 

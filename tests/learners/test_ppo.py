@@ -16,7 +16,7 @@ from logel import HistoryRecorder, LearningHistory, LinearReward, MLPGaussian
 from logel.envs.mujoco import FEATURES, hopper_features, hopper_true_weights, make
 from logel.errors import OptionError, PolicyError
 from logel.learners.ppo import PPOSettings, train_ppo
-from logel.sb3_policy import checkpoint_parameters, policy_parameters
+from logel.policies.sb3 import checkpoint_parameters, policy_parameters
 
 SMALL = PPOSettings(n_envs=2, n_steps=64, batch_size=32, n_epochs=2)
 

@@ -26,7 +26,7 @@ from logel.data.history import OWN_EPISODES
 from logel.envs.step_features import with_features
 from logel.errors import FormatError, OptionError
 from logel.features import FunctionFeatures, StepFeatures
-from logel.sb3_policy import policy_parameters
+from logel.policies.sb3 import policy_parameters
 
 ALGORITHMS: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "PPO": (PPO, {"n_steps": 24, "batch_size": 24, "n_epochs": 2}),

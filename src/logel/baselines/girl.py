@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 import scipy.optimize
 
-from logel.cloning import CloneConfig, clone
 from logel.data.history import FeatureFunction, LearningHistory
 from logel.diagnostics import FeatureMoments, find_gauge
 from logel.errors import IdentificationError, OptionError
 from logel.features import feature_names, featured
 from logel.jacobian import Baseline, stage_jacobian
-from logel.policies import Policy
+from logel.policies.cloning import CloneConfig, clone
+from logel.policies.families import Policy
 from logel.reward import LinearReward
 
 

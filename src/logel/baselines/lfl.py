@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logel.cloning import CloneConfig, clone
 from logel.data.history import Array, LearningHistory
 from logel.errors import IdentificationError, OptionError, PolicyError
-from logel.policies import TabularSoftmax
+from logel.policies.cloning import CloneConfig, clone
+from logel.policies.families import TabularSoftmax
 from logel.world_model import successors
 
 Float = npt.NDArray[np.float64]

@@ -46,7 +46,6 @@ from logel.baselines.networks import (
     initial_parameters,
 )
 from logel.baselines.soft_improvement import StepRows, step_rows, step_targets
-from logel.cloning import CloneConfig, clone, known_parameters, starting_point
 from logel.data.history import LearningHistory, Stage
 from logel.errors import (
     Choice,
@@ -56,7 +55,8 @@ from logel.errors import (
     OptionError,
     PolicyError,
 )
-from logel.policies import (
+from logel.policies.cloning import CloneConfig, clone, known_parameters, starting_point
+from logel.policies.families import (
     GaussianPolicy,
     MLPCategorical,
     MLPGaussian,
@@ -146,7 +146,7 @@ def neural_lfl(
         temperature: The model's alpha; unless `config` says otherwise, it only scales the reward.
         config: Choices of the fit.
         parameters: The policies, shape (m + 1, d), where they have been cloned already.
-        clone_config: Clone by `logel.cloning.clone` with these choices; by default, by minibatch
+        clone_config: Clone by `logel.policies.cloning.clone` with these choices; by default, by minibatch
             steps, which take seconds where converged clones of networks take minutes.
         use_parameters: Use the history's policy parameters if it has them, instead of cloning.
         seed: Chooses minibatches and the networks' starting points.

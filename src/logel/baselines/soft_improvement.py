@@ -11,7 +11,7 @@ from torch import Tensor
 
 from logel.data.history import Stage
 from logel.errors import HistoryError, PolicyError
-from logel.policies import GaussianPolicy, Policy
+from logel.policies.families import GaussianPolicy, Policy
 
 Float = npt.NDArray[np.float64]
 # Rows evaluated at a time: bounds memory.

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logel.cloning import CloneConfig, clone
 from logel.data.history import Episode, LearningHistory
 from logel.envs.crossroad import (
     DISTANCE_GAPS,
@@ -24,7 +23,8 @@ from logel.envs.crossroad import (
     Crossroad,
 )
 from logel.errors import OptionError, PolicyError
-from logel.policies import LinearSoftmax
+from logel.policies.cloning import CloneConfig, clone
+from logel.policies.families import LinearSoftmax
 
 Float = npt.NDArray[np.float64]
 PARAMETER_NAMES = (

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from logel.data.history import Array, Stage
 from logel.envs import lqr, tabular
 from logel.errors import OptionError, PolicyError
-from logel.fisher import DenseFisher, Fisher
-from logel.policies import LinearGaussian, LinearSoftmax, Policy
+from logel.policies.families import LinearGaussian, LinearSoftmax, Policy
+from logel.policies.fisher import DenseFisher, Fisher
 
 Float = npt.NDArray[np.float64]
 

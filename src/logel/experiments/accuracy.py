@@ -33,7 +33,7 @@ from logel.learners.tabular import (
     RandomWalk,
     observe,
 )
-from logel.policies import TabularSoftmax
+from logel.policies.families import TabularSoftmax
 from logel.solve import Status
 
 Float = npt.NDArray[np.float64]

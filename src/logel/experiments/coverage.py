@@ -23,7 +23,7 @@ from logel.experiments.tasks import Row, Scalar, Task, grid
 from logel.infer import infer_reward
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 from logel.learners.tabular import GPOMDPLearner, observe
-from logel.policies import Policy, TabularSoftmax
+from logel.policies.families import Policy, TabularSoftmax
 
 STEPS = {"gridworld": 30, "random": 15}
 

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from logel.cloning import clone
 from logel.data.history import Episode, LearningHistory
 from logel.envs.crossroad import FEATURE_NAMES, WEIGHTS, Crossroad, require_simulator
 from logel.envs.crossroad_driver import SIGMA, START, drive, even_clone
@@ -28,7 +27,8 @@ from logel.experiments.tasks import Row, Scalar, Task, grid
 from logel.infer import METHODS, Method, infer_reward
 from logel.jacobian import stage_jacobian
 from logel.learners.pgpe import PGPE, Search, describe, learn, random_walk, watch
-from logel.policies import Policy
+from logel.policies.cloning import clone
+from logel.policies.families import Policy
 from logel.solve import compress, objective, solve
 
 Float = npt.NDArray[np.float64]

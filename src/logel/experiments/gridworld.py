@@ -26,7 +26,7 @@ from logel.experiments.claims import Claim, judge
 from logel.experiments.tasks import Row, Task, grid
 from logel.infer import METHODS, infer_reward
 from logel.learners.tabular import LEARNERS, GPOMDPLearner, observe
-from logel.policies import TabularSoftmax
+from logel.policies.families import TabularSoftmax
 
 Float = npt.NDArray[np.float64]
 BATCHES = (5, 10, 20, 30, 40, 50)

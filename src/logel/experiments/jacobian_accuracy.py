@@ -26,7 +26,7 @@ from logel.learner_models import GradientLearner
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.linear_world import distinct_observations, linear_world
-from logel.policies import LinearSoftmax, Policy, TabularSoftmax
+from logel.policies.families import LinearSoftmax, Policy, TabularSoftmax
 from logel.sampled_world import sampled_world
 from logel.world_model import pool_world
 

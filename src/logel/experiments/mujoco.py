@@ -31,7 +31,7 @@ from logel.estimate import RewardEstimate
 from logel.experiments.tasks import Row, Task, checksum, grid
 from logel.infer import METHODS, AnyMethod, Method, infer_reward
 from logel.jacobian import Baseline
-from logel.policies import MLPGaussian
+from logel.policies.families import MLPGaussian
 
 if sys.platform != "win32":
     import fcntl

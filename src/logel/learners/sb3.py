@@ -24,7 +24,7 @@ from logel.data.rollout import Rollout, record_stage
 from logel.errors import MissingExtraError, OptionError
 from logel.features import RewardFeatures, StepFeatures
 from logel.learners.sb3_trace import RawObservations, Trace
-from logel.sb3_policy import SB3Policy, plain_hidden, policy_parameters
+from logel.policies.sb3 import SB3Policy, plain_hidden, policy_parameters
 
 try:
     from stable_baselines3.common.buffers import RolloutBuffer

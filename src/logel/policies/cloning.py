@@ -22,8 +22,8 @@ from torch import Tensor
 
 from logel.data.history import LearningHistory, Stage
 from logel.errors import Choice, HistoryError, LogelError, OptionError, PolicyError
-from logel.fisher import Fisher
-from logel.policies import GaussianPolicy, LinearGaussian, Policy, TabularSoftmax
+from logel.policies.families import GaussianPolicy, LinearGaussian, Policy, TabularSoftmax
+from logel.policies.fisher import Fisher
 from logel.progress import Progress
 
 Float = npt.NDArray[np.float64]

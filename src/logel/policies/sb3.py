@@ -23,8 +23,14 @@ from torch import Tensor, nn
 
 from logel.data.history import Array
 from logel.errors import MissingExtraError, PolicyError
-from logel.policies import GaussianPolicy, MLPCategorical, MLPGaussian, Policy, SoftmaxPolicy
-from logel.sb3_checkpoint import action_space_kind, read_checkpoint
+from logel.policies.families import (
+    GaussianPolicy,
+    MLPCategorical,
+    MLPGaussian,
+    Policy,
+    SoftmaxPolicy,
+)
+from logel.policies.sb3_checkpoint import action_space_kind, read_checkpoint
 
 Float = npt.NDArray[np.float64]
 ACTIVATIONS: dict[str, type[nn.Module]] = {

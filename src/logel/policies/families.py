@@ -25,7 +25,7 @@ from torch import Tensor
 
 from logel.data.history import Array, Stage
 from logel.errors import OptionError, PolicyError
-from logel.fisher import BlockFisher, DenseFisher, Fisher, ProductFisher
+from logel.policies.fisher import BlockFisher, DenseFisher, Fisher, ProductFisher
 
 Float = npt.NDArray[np.float64]
 FeatureMap = Callable[[Array], npt.ArrayLike]

@@ -1,0 +1,1 @@
+"""Policy families, and fitting them to what was seen."""
