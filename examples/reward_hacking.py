@@ -30,10 +30,10 @@ from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_vec_env
 
 from logel import LearningHistory, RewardEstimate, infer_reward
-from logel.features import FunctionFeatures
 from logel.learners.sb3 import HistoryRecorder
 from logel.method import MirrorMethod
 from logel.policies.sb3 import SB3Policy
+from logel.rewards.features import FunctionFeatures
 
 PLACES = {"dock": (0.7, 0.0), "camera": (-0.7, 0.0), "window": (0.0, -0.7)}
 NAMES = (*PLACES, "energy")

@@ -13,10 +13,10 @@ from logel.data.history import Episode, Stage
 from logel.diagnostics import direction_error
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
-from logel.features import FunctionFeatures, OneHotAreas
 from logel.infer import METHODS
 from logel.learners.tabular import GPOMDPLearner, RandomWalk, SoftValueIteration, observe
 from logel.policies.families import LinearSoftmax, MLPCategorical, TabularSoftmax
+from logel.rewards.features import FunctionFeatures, OneHotAreas
 from logel.solve import Status
 
 GRID = GridMap.parse("..b\n.d.\no.g")

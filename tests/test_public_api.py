@@ -11,8 +11,8 @@ import pytest
 
 import logel
 from logel.envs.gridworld import GridMap, Gridworld, grid_weights, gridworld_mdp
-from logel.features import OneHotAreas
 from logel.learners.tabular import GPOMDPLearner, observe
+from logel.rewards.features import OneHotAreas
 
 CONTRACT = (
     "Episode",

@@ -11,8 +11,8 @@ from gymnasium.utils.env_checker import check_env
 
 from logel.envs.gridworld import GridMap, Gridworld
 from logel.errors import OptionError
-from logel.features import ActionCost, Concatenate, FunctionFeatures, OneHotAreas, RBFGrid
-from logel.reward import LinearReward
+from logel.rewards.features import ActionCost, Concatenate, FunctionFeatures, OneHotAreas, RBFGrid
+from logel.rewards.linear import LinearReward
 
 WEIGHTS = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
 

@@ -11,11 +11,11 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from logel import LinearReward
-from logel.envs.step_features import with_features
 from logel.errors import OptionError
-from logel.features import FunctionFeatures, StepFeatures
 from logel.learners.lean_vec_env import LeanVecEnv
-from logel.sb3_reward import NormalisedReward, VecRewardReplacement
+from logel.rewards.features import FunctionFeatures, StepFeatures
+from logel.rewards.gymnasium import with_features
+from logel.rewards.sb3 import NormalisedReward, VecRewardReplacement
 
 
 class Counter(gymnasium.Env[Any, Any]):

@@ -29,7 +29,7 @@ _NAMES = {
     "infer_reward": "logel.infer",
     "Observer": "logel.observer",
     "RewardEstimate": "logel.estimate",
-    "LinearReward": "logel.reward",
+    "LinearReward": "logel.rewards.linear",
     "LogelError": "logel.errors",
 }
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         TabularSoftmax,
     )
     from logel.policies.sb3 import SB3Policy
-    from logel.reward import LinearReward
+    from logel.rewards.linear import LinearReward
 
 __all__ = [
     "Episode",

@@ -14,7 +14,7 @@ from logel.cli_console import JsonOption, QuietOption, SeedOption, progress_bars
 from logel.errors import OptionError
 
 if TYPE_CHECKING:
-    from logel.features import RewardFeatures, StepFeatures
+    from logel.rewards.features import RewardFeatures, StepFeatures
 
 
 def record(
@@ -118,6 +118,6 @@ def load_features(env_id: str, name: str | None) -> RewardFeatures | StepFeature
     if not callable(found) or not hasattr(found, "names"):
         raise OptionError(
             f"{name} must be callable and have names: wrap your function as "
-            'FunctionFeatures(function, ("one", "two")) of logel.features'
+            'FunctionFeatures(function, ("one", "two")) of logel.rewards.features'
         )
     return found

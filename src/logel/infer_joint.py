@@ -14,7 +14,6 @@ from logel.data.history import FeatureFunction, LearningHistory, Stage
 from logel.diagnostics import FeatureMoments, Fit, Gauge, check_movement, explain
 from logel.errors import IdentificationError, LogelError, OptionError
 from logel.estimate import RewardEstimate
-from logel.features import feature_names, featured
 from logel.joint import JointFit, expected_covariance, fit_path
 from logel.known_path import KnownPathFit, fit_known_path
 from logel.learner_choice import (
@@ -31,6 +30,7 @@ from logel.planning import Planning
 from logel.policies.cloning import CloneConfig, known_or_cloned, known_parameters
 from logel.policies.families import GaussianPolicy, LinearSoftmax, Policy, TabularSoftmax
 from logel.progress import Progress
+from logel.rewards.features import feature_names, featured
 from logel.sampled_world import N_GROUPS, SampledWorld, sampled_world
 from logel.solve import Status
 from logel.world_model import TabularWorld, pool_world

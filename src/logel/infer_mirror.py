@@ -13,7 +13,6 @@ from logel.diagnostics import FeatureMoments, Fit, Gauge, explain, find_gauge
 from logel.errors import IdentificationError, LogelError, OptionError
 from logel.estimate import RewardEstimate
 from logel.feature_critic import ScaleSums
-from logel.features import feature_names, featured
 from logel.function_space import Basis, StageSums, stage_sums
 from logel.method import MirrorMethod
 from logel.mirror_solve import Answer, solve_movement
@@ -22,6 +21,7 @@ from logel.policies.cloning import ClonedPath, CloneMethod, known_or_cloned
 from logel.policies.families import Policy
 from logel.progress import Progress
 from logel.rate_schedule import Rates
+from logel.rewards.features import feature_names, featured
 from logel.solve import Status
 
 Float = npt.NDArray[np.float64]

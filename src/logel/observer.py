@@ -48,12 +48,12 @@ from logel.data.history import (
 from logel.diagnostics import FeatureMoments, Gauge, JacobianMoments, constant_gauge, explain_grams
 from logel.errors import HistoryError, LogelError, OptionError
 from logel.estimate import RewardEstimate
-from logel.features import feature_names, featured
 from logel.infer import METHODS
 from logel.method import Method
 from logel.metrics import IdentityMetric
 from logel.policies.cloning import Clone, CloneMethod, clone_stage, starting_point
 from logel.policies.families import Policy
+from logel.rewards.features import feature_names, featured
 from logel.solve import Steps
 from logel.two_step_estimate import CloneFacts, Report
 from logel.uncertainty import NoiseParts, StageSample, joined, step_between

@@ -36,13 +36,13 @@ from logel.data.history import FeatureFunction, LearningHistory
 from logel.diagnostics import FeatureMoments, check_movement, explain, find_gauge
 from logel.errors import LogelError, OptionError
 from logel.estimate import RewardEstimate
-from logel.features import feature_names, featured
 from logel.method import Method
 from logel.metrics import Metric
 from logel.neighbours import pooled_jacobians
 from logel.policies.cloning import ClonedPath, CloneMethod, known_or_cloned
 from logel.policies.families import Policy
 from logel.progress import Progress
+from logel.rewards.features import feature_names, featured
 from logel.solve import Steps
 from logel.two_step_estimate import CloneFacts, Report
 from logel.uncertainty import NoiseParts, StageSample, joined, step_between

@@ -20,9 +20,9 @@ from logel.envs.mujoco import (
     make,
     reacher_features,
 )
-from logel.envs.step_features import FeatureWrapper, with_features
 from logel.errors import OptionError
-from logel.features import StepFeatures
+from logel.rewards.features import StepFeatures
+from logel.rewards.gymnasium import FeatureWrapper, with_features
 
 
 def test_hopper_pays_its_true_weights_times_its_features() -> None:

@@ -145,7 +145,7 @@ def test_features_of_the_users_own(
     folder, _ = trained
     monkeypatch.chdir(tmp_path)
     Path("own_features.py").write_text(
-        "from logel.features import FunctionFeatures\n"
+        "from logel.rewards.features import FunctionFeatures\n"
         "spin = FunctionFeatures(lambda s, a, n: n[:, 3] ** 2, ('spin',))\n"
         "bare = abs\n"
     )

@@ -23,10 +23,10 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNorm
 
 from logel import HistoryRecorder, LearningHistory, MLPCategorical, MLPGaussian, SB3Policy
 from logel.data.history import OWN_EPISODES
-from logel.envs.step_features import with_features
 from logel.errors import FormatError, OptionError
-from logel.features import FunctionFeatures, StepFeatures
 from logel.policies.sb3 import policy_parameters
+from logel.rewards.features import FunctionFeatures, StepFeatures
+from logel.rewards.gymnasium import with_features
 
 ALGORITHMS: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "PPO": (PPO, {"n_steps": 24, "batch_size": 24, "n_epochs": 2}),

@@ -24,7 +24,6 @@ from logel.data.history import Episode, LearningHistory
 from logel.diagnostics import Fit, Gauge
 from logel.errors import FormatError, OptionError
 from logel.estimate import RewardEstimate
-from logel.features import ActionCost, Concatenate, RBFGrid
 from logel.planning import Planning
 from logel.report.page import LARGEST_PAGE, asset, estimate_page, write_report
 from logel.report.page_data import page_data
@@ -33,6 +32,7 @@ from logel.report.page_words import headline, next_steps, verdicts
 from logel.report.reward_maps import RewardMap, discrete_world, rbf_map, world_map
 from logel.report.safe_text import clean, embed_json, escape
 from logel.report.study_page import find_studies, parse_tables, study_page
+from logel.rewards.features import ActionCost, Concatenate, RBFGrid
 from logel.solve import Status
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", '" onload="x')

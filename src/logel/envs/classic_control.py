@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.data.history import Array
-from logel.features import FunctionFeatures, RewardFeatures
+from logel.rewards.features import FunctionFeatures, RewardFeatures
 
 Float = npt.NDArray[np.float64]
 

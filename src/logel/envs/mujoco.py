@@ -20,9 +20,9 @@ import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 
 from logel.data.history import Array
-from logel.envs.step_features import with_features
 from logel.errors import MissingExtraError
-from logel.features import ActionCost, Concatenate, RBFGrid, RewardFeatures, StepFeatures
+from logel.rewards.features import ActionCost, Concatenate, RBFGrid, RewardFeatures, StepFeatures
+from logel.rewards.gymnasium import with_features
 
 Float = npt.NDArray[np.float64]
 

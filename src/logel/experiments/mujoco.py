@@ -38,8 +38,8 @@ if sys.platform != "win32":
 
 if TYPE_CHECKING:
     from logel.learners.ppo import PPOSettings
-    from logel.reward import LinearReward
-    from logel.sb3_reward import TransitionReward
+    from logel.rewards.linear import LinearReward
+    from logel.rewards.sb3 import TransitionReward
 
 Float = npt.NDArray[np.float64]
 ENVIRONMENTS = {"hopper": "Hopper-v5", "reacher": "Reacher-v5"}
@@ -218,8 +218,8 @@ def _recover(
 ) -> tuple[LinearReward | TransitionReward, list[Row]]:
     """A reward from the later stages, and what there is to say about it."""
     from logel.envs.mujoco import FEATURES
-    from logel.reward import LinearReward
-    from logel.sb3_reward import NormalisedReward
+    from logel.rewards.linear import LinearReward
+    from logel.rewards.sb3 import NormalisedReward
 
     seen = history.slice(size.first)
     first = seen[0]

@@ -24,11 +24,11 @@ from logel.data.folder import HistoryWriter, new_folder
 from logel.data.history import Array, Episode, LearningHistory
 from logel.data.rollout import record_stage
 from logel.errors import FormatError, OptionError, PolicyError
-from logel.features import RewardFeatures, StepFeatures
 from logel.policies.families import GaussianPolicy, Policy, SoftmaxPolicy
 from logel.policies.sb3 import SB3Policy, checkpoint_parameters
 from logel.policies.sb3_checkpoint import recorded_gamma
 from logel.progress import Progress
+from logel.rewards.features import RewardFeatures, StepFeatures
 
 Float = npt.NDArray[np.float64]
 _MAX_STATISTICS_BYTES = 2**24

@@ -20,7 +20,7 @@ from logel.errors import OptionError
 from logel.estimate import RewardEstimate
 from logel.learners.ppo import PPOSettings, TrainingCurve, train_ppo
 from logel.progress import Progress
-from logel.reward import LinearReward
+from logel.rewards.linear import LinearReward
 
 
 def train_observer(

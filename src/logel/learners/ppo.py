@@ -31,8 +31,8 @@ from logel.errors import MissingExtraError, OptionError
 from logel.learners.lean_vec_env import LeanVecEnv
 from logel.learners.sb3 import HistoryRecorder, normaliser_notes
 from logel.policies.sb3 import policy_parameters, set_policy_parameters
-from logel.reward import LinearReward
-from logel.sb3_reward import TransitionReward, VecRewardReplacement
+from logel.rewards.linear import LinearReward
+from logel.rewards.sb3 import TransitionReward, VecRewardReplacement
 
 try:
     from stable_baselines3 import PPO

@@ -22,9 +22,9 @@ from logel.data.folder import HistoryWriter
 from logel.data.history import OWN_EPISODES
 from logel.data.rollout import Rollout, record_stage
 from logel.errors import MissingExtraError, OptionError
-from logel.features import RewardFeatures, StepFeatures
 from logel.learners.sb3_trace import RawObservations, Trace
 from logel.policies.sb3 import SB3Policy, plain_hidden, policy_parameters
+from logel.rewards.features import RewardFeatures, StepFeatures
 
 try:
     from stable_baselines3.common.buffers import RolloutBuffer
@@ -55,10 +55,10 @@ class HistoryRecorder(BaseCallback):
     Args:
         path: Folder of the new history; must not exist yet.
         features: What a reward may be made of. A function of (observations, actions,
-            next_observations) for many transitions, such as those of `logel.features`, or
+            next_observations) for many transitions, such as those of `logel.rewards.features`, or
             `StepFeatures`, which also look at `info`: both get the environment's own
             observations, before normalisation, and the actions it received, after clipping.
-            None takes `info["features"]` of every step (see `logel.envs.step_features`); "none"
+            None takes `info["features"]` of every step (see `logel.rewards.gymnasium`); "none"
             records no features.
         feature_names: Names of the features; by default those the features have, or those that
             `FeatureWrapper` tells.

@@ -9,7 +9,7 @@ import numpy as np
 
 from logel.data.history import Array
 from logel.errors import MissingExtraError, OptionError
-from logel.features import RewardFeatures, StepFeatures
+from logel.rewards.features import RewardFeatures, StepFeatures
 
 try:
     from stable_baselines3.common.vec_env import VecNormalize

@@ -12,7 +12,7 @@ its entries, and wrap the environment:
 Every step's `info["features"]` then holds the vector; the recorder writes it down, and
 `LinearReward(weights)` pays it. The recorder and `LinearReward` also take the features themselves,
 for environments that are not wrapped. Features that need no `info` are better written as
-`logel.features.RewardFeatures`, which work on many transitions at once.
+`logel.rewards.features.RewardFeatures`, which work on many transitions at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
-from logel.features import StepFeatures
+from logel.rewards.features import StepFeatures
 
 
 class FeatureWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):

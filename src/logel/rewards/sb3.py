@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from logel.data.history import Array
 from logel.errors import MissingExtraError, OptionError
-from logel.features import StepFeatures
-from logel.reward import LinearReward
+from logel.rewards.features import StepFeatures
+from logel.rewards.linear import LinearReward
 
 try:
     from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, unwrap_vec_normalize

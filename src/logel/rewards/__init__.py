@@ -1,0 +1,1 @@
+"""What a reward is made of, and a recovered reward at work."""
