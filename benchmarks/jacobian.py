@@ -28,7 +28,7 @@ import torch
 
 from benchmarks.report import Check, fresh_process, peak_bytes, report, resident_bytes
 from logel import MLPGaussian, Stage
-from logel.jacobian import stage_jacobian
+from logel.worlds.own_episodes import stage_jacobian
 
 EPISODES, TIMES, FEATURES = 40, 50, 26
 GAMMA, SIGMA = 0.99, 0.5

@@ -55,7 +55,7 @@ def stream(path: str) -> None:
     import torch
 
     from logel import LearningHistory, TabularSoftmax
-    from logel.jacobian import stage_jacobian
+    from logel.worlds.own_episodes import stage_jacobian
 
     torch.set_num_threads(1)
     policy = TabularSoftmax(STATES, ACTIONS)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from logel.data.history import Episode, Stage
 from logel.diagnostics import FeatureMoments, Gauge, direction_error, explain, find_gauge
 from logel.envs.gridworld import grid_weights, gridworld_mdp
-from logel.jacobian import StageJacobian, stage_jacobian
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.policies.families import TabularSoftmax
+from logel.worlds.own_episodes import StageJacobian, stage_jacobian
 
 
 def moments_of(features: Any, *, terminated: bool = False, pieces: int = 1) -> FeatureMoments:

@@ -18,16 +18,7 @@ from logel.envs.tabular import (
     softmax_policy,
 )
 from logel.errors import OptionError, PolicyError
-from logel.feature_critic import (
-    CriticSums,
-    ScaleSums,
-    StateScale,
-    critic_rows,
-    fit_critic,
-    pooled,
-)
 from logel.function_space import Basis, basis_rows, stage_sums
-from logel.jacobian import discounted_to_go
 from logel.learners.tabular import NaturalGradientAscent, observe
 from logel.policies.families import (
     LinearGaussian,
@@ -38,6 +29,15 @@ from logel.policies.families import (
     TabularSoftmax,
 )
 from logel.solve import compress, solve
+from logel.worlds.critic import (
+    CriticSums,
+    ScaleSums,
+    StateScale,
+    critic_rows,
+    fit_critic,
+    pooled,
+)
+from logel.worlds.own_episodes import discounted_to_go
 
 PLAIN = StateScale(np.zeros(2), np.ones(2), 5.0, -5.0, 10, False)
 

@@ -19,7 +19,6 @@ from logel.envs.tabular import (
     softmax_policy,
 )
 from logel.errors import OptionError, PolicyError
-from logel.jacobian import StageJacobian, features_to_go, stage_jacobian
 from logel.policies.families import (
     LinearGaussian,
     LinearSoftmax,
@@ -27,6 +26,7 @@ from logel.policies.families import (
     Policy,
     TabularSoftmax,
 )
+from logel.worlds.own_episodes import StageJacobian, features_to_go, stage_jacobian
 
 HORIZON = 5
 ESTIMATORS = ("reinforce", "gpomdp")

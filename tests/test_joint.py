@@ -43,7 +43,7 @@ from logel.learners.tabular import (
     observe,
 )
 from logel.policies.families import TabularSoftmax
-from logel.world_model import TabularWorld, pool_world
+from logel.worlds.table import TabularWorld, pool_world
 
 DIFFERENTIABLE = (SoftPolicyLearner, SoftValueLearner, GradientLearner, NaturalGradientLearner)
 

@@ -23,7 +23,6 @@ from logel.envs.tabular import (
     sample_episodes,
     softmax_policy,
 )
-from logel.jacobian import stage_jacobian
 from logel.learner_models import (
     MODELS,
     GradientLearner,
@@ -36,7 +35,8 @@ from logel.learner_models import (
 )
 from logel.learners.tabular import SoftPolicyIteration, SoftValueIteration, soft_action_values
 from logel.policies.families import TabularSoftmax
-from logel.world_model import TabularWorld, pool_world
+from logel.worlds.own_episodes import stage_jacobian
+from logel.worlds.table import TabularWorld, pool_world
 
 HORIZON = 7
 ALL = (*MODELS.values(), NoLearning)

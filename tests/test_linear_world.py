@@ -14,9 +14,9 @@ from logel.envs.parametric import FeaturisedMDP
 from logel.envs.tabular import random_mdp
 from logel.learner_models import GradientLearner
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
-from logel.linear_world import LinearWorld, distinct_observations, indexed, linear_world
 from logel.policies.families import LinearSoftmax
-from logel.world_model import TabularWorld
+from logel.worlds.linear import LinearWorld, distinct_observations, indexed, linear_world
+from logel.worlds.table import TabularWorld
 
 HORIZON = 8
 

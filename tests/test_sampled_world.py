@@ -13,10 +13,10 @@ from logel.envs import lqr
 from logel.envs.parametric import FeaturisedMDP, LinearControl
 from logel.envs.tabular import random_mdp
 from logel.errors import HistoryError, OptionError
-from logel.jacobian import stage_jacobian
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 from logel.policies.families import LinearGaussian
-from logel.sampled_world import N_GROUPS, CriticBasis, sampled_world
+from logel.worlds.own_episodes import stage_jacobian
+from logel.worlds.pooled import N_GROUPS, CriticBasis, sampled_world
 
 PATH = np.array([[-0.2, -0.1], [-0.3, -0.3], [-0.4, -0.4], [-0.4, -0.6]])
 

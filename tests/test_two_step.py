@@ -23,7 +23,6 @@ from logel.envs.tabular import (
     softmax_policy,
 )
 from logel.errors import OptionError
-from logel.jacobian import Baseline, StageJacobian, stage_jacobian
 from logel.learners.tabular import (
     GPOMDPLearner,
     NaturalGradientAscent,
@@ -43,6 +42,7 @@ from logel.policies.families import LinearSoftmax
 from logel.policies.fisher import BlockFisher
 from logel.solve import Status, compress, solve
 from logel.update_rules import Candidate, adam, held_out_gains, natural
+from logel.worlds.own_episodes import Baseline, StageJacobian, stage_jacobian
 
 MDP = gridworld_mdp(GridMap.parse("..b\n.d.\no.g"), gamma=0.9)
 TRUTH = grid_weights(MDP.feature_names)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logel.jacobian import StageJacobian
 from logel.metrics import DenseMetric, IdentityMetric
 from logel.solve import NOISE_MARGIN, Steps, compress, solve, solve_weights, without_noise
 from logel.uncertainty import (
@@ -23,6 +22,7 @@ from logel.uncertainty import (
     step_between,
     unexplained_covariance,
 )
+from logel.worlds.own_episodes import StageJacobian
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -14,7 +14,7 @@ from logel.data.history import Episode, Stage
 from logel.envs.tabular import TabularMDP, random_mdp, sample_episodes, uniform_policy
 from logel.errors import HistoryError, PolicyError
 from logel.policies.families import TabularSoftmax
-from logel.world_model import TabularWorld, pool_world
+from logel.worlds.table import TabularWorld, pool_world
 
 
 def packed(batch: Any) -> Stage:

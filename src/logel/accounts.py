@@ -16,7 +16,6 @@ import numpy.typing as npt
 from logel.data.history import Stage
 from logel.diagnostics import Gauge
 from logel.errors import IdentificationError
-from logel.jacobian import StageJacobian, stage_jacobian
 from logel.method import Method
 from logel.metrics import (
     CLONED_LEVELS,
@@ -46,6 +45,7 @@ from logel.uncertainty import (
     unexplained_covariance,
 )
 from logel.update_rules import Candidate, Learner, held_out_gains, natural
+from logel.worlds.own_episodes import StageJacobian, stage_jacobian
 
 Float = npt.NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from logel.errors import IdentificationError
 
 if TYPE_CHECKING:
     # Importing it would load torch, which reading an estimate has no use for.
-    from logel.jacobian import StageJacobian
+    from logel.worlds.own_episodes import StageJacobian
 
 Float = npt.NDArray[np.float64]
 # Chosen so that a true gauge direction escapes detection about once in a thousand histories.

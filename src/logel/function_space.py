@@ -28,13 +28,6 @@ import torch
 
 from logel.data.history import Array, Stage
 from logel.errors import Choice, OptionError, PolicyError
-from logel.feature_critic import (
-    CriticSums,
-    StateScale,
-    critic_basis,
-    critic_rows,
-    critic_sums,
-)
 from logel.policies.families import (
     GaussianPolicy,
     LinearGaussian,
@@ -42,6 +35,13 @@ from logel.policies.families import (
     Policy,
     SoftmaxPolicy,
     TabularSoftmax,
+)
+from logel.worlds.critic import (
+    CriticSums,
+    StateScale,
+    critic_basis,
+    critic_rows,
+    critic_sums,
 )
 
 Float = npt.NDArray[np.float64]

@@ -24,16 +24,16 @@ from logel.learner_choice import (
     feature_basis,
 )
 from logel.learner_models import MODELS, DriftingValues
-from logel.linear_world import LinearWorld, distinct_observations, linear_world
 from logel.path_model import PathModel
 from logel.planning import Planning
 from logel.policies.cloning import CloneConfig, known_or_cloned, known_parameters
 from logel.policies.families import GaussianPolicy, LinearSoftmax, Policy, TabularSoftmax
 from logel.progress import Progress
 from logel.rewards.features import feature_names, featured
-from logel.sampled_world import N_GROUPS, SampledWorld, sampled_world
 from logel.solve import Status
-from logel.world_model import TabularWorld, pool_world
+from logel.worlds.linear import LinearWorld, distinct_observations, linear_world
+from logel.worlds.pooled import N_GROUPS, SampledWorld, sampled_world
+from logel.worlds.table import TabularWorld, pool_world
 
 Float = npt.NDArray[np.float64]
 logger = logging.getLogger(__name__)

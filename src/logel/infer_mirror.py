@@ -12,7 +12,6 @@ from logel.data.history import OWN_EPISODES, FeatureFunction, LearningHistory
 from logel.diagnostics import FeatureMoments, Fit, Gauge, explain, find_gauge
 from logel.errors import IdentificationError, LogelError, OptionError
 from logel.estimate import RewardEstimate
-from logel.feature_critic import ScaleSums
 from logel.function_space import Basis, StageSums, stage_sums
 from logel.method import MirrorMethod
 from logel.mirror_solve import Answer, solve_movement
@@ -23,6 +22,7 @@ from logel.progress import Progress
 from logel.rate_schedule import Rates
 from logel.rewards.features import feature_names, featured
 from logel.solve import Status
+from logel.worlds.critic import ScaleSums
 
 Float = npt.NDArray[np.float64]
 logger = logging.getLogger(__name__)

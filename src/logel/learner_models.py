@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.special import log_softmax, logsumexp, softmax
 
 from logel.path_model import Observation, PathModel, Prediction, decay_prior, fading_rates
-from logel.world_model import TabularWorld
+from logel.worlds.table import TabularWorld
 
 Float = npt.NDArray[np.float64]
 _HESSIAN_FLOATS = 2**24

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from logel.errors import OptionError
 from logel.function_space import StateFeatures
-from logel.jacobian import Baseline, Estimator
 from logel.policies.cloning import CloneConfig
 from logel.rate_schedule import Rates
 from logel.shrinkage import RateShrinkage
 from logel.update_rules import Learner
+from logel.worlds.own_episodes import Baseline, Estimator
 
 
 @dataclass(frozen=True)

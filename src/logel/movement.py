@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from logel.feature_critic import CriticSums, fit_critic, pooled
 from logel.function_space import StageSums
-from logel.jacobian import StageJacobian
+from logel.worlds.critic import CriticSums, fit_critic, pooled
+from logel.worlds.own_episodes import StageJacobian
 
 Float = npt.NDArray[np.float64]
 

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import torch
 
 from logel.data.history import Stage
-from logel.jacobian import Baseline, StageJacobian, stage_jacobian
 from logel.policies.families import Policy
 from logel.progress import Progress
+from logel.worlds.own_episodes import Baseline, StageJacobian, stage_jacobian
 
 Float = npt.NDArray[np.float64]
 # A row counts at most this often.

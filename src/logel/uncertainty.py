@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from logel.jacobian import StageJacobian
 from logel.metrics import Metric
 from logel.policies.cloning import Clone
 from logel.policies.fisher import ProductFisher
 from logel.solve import Solution, Steps
+from logel.worlds.own_episodes import StageJacobian
 
 Float = npt.NDArray[np.float64]
 

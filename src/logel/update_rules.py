@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.errors import Choice
-from logel.jacobian import StageJacobian
 from logel.policies.fisher import Fisher
 from logel.solve import Solution, Steps
+from logel.worlds.own_episodes import StageJacobian
 
 Float = npt.NDArray[np.float64]
 # Adam's memory of squared gradients, its usual setting; with its usual correction for the start.

@@ -12,11 +12,11 @@ import scipy.optimize
 from logel.data.history import FeatureFunction, LearningHistory
 from logel.diagnostics import FeatureMoments, find_gauge
 from logel.errors import IdentificationError, OptionError
-from logel.jacobian import Baseline, stage_jacobian
 from logel.policies.cloning import CloneConfig, clone
 from logel.policies.families import Policy
 from logel.rewards.features import feature_names, featured
 from logel.rewards.linear import LinearReward
+from logel.worlds.own_episodes import Baseline, stage_jacobian
 
 
 def girl(

@@ -20,7 +20,7 @@ from logel.data.history import Array, LearningHistory
 from logel.errors import IdentificationError, OptionError, PolicyError
 from logel.policies.cloning import CloneConfig, clone
 from logel.policies.families import TabularSoftmax
-from logel.world_model import successors
+from logel.worlds.table import successors
 
 Float = npt.NDArray[np.float64]
 

@@ -25,11 +25,11 @@ from logel.estimate import RewardEstimate
 from logel.experiments.claims import Claim, judge
 from logel.experiments.tasks import Row, Scalar, Task, grid
 from logel.infer import METHODS, Method, infer_reward
-from logel.jacobian import stage_jacobian
 from logel.learners.pgpe import PGPE, Search, describe, learn, random_walk, watch
 from logel.policies.cloning import clone
 from logel.policies.families import Policy
 from logel.solve import compress, objective, solve
+from logel.worlds.own_episodes import stage_jacobian
 
 Float = npt.NDArray[np.float64]
 GAMMA = 0.999

@@ -23,7 +23,7 @@ from logel.learner_models import (
     SoftValueLearner,
 )
 from logel.learners.tabular import GPOMDPLearner, QLearner, SoftPolicyIteration
-from logel.world_model import TabularWorld
+from logel.worlds.table import TabularWorld
 
 Float = npt.NDArray[np.float64]
 MODELS: dict[str, type[LearnerModel]] = {

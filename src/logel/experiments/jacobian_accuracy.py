@@ -21,14 +21,14 @@ from logel.envs.parametric import FeaturisedMDP, LinearControl, ParametricWorld
 from logel.envs.tabular import feature_jacobian, random_mdp
 from logel.experiments.claims import Claim, judge
 from logel.experiments.tasks import Row, Task, grid
-from logel.jacobian import Baseline, stage_jacobian
 from logel.learner_models import GradientLearner
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 from logel.learners.tabular import GPOMDPLearner, observe
-from logel.linear_world import distinct_observations, linear_world
 from logel.policies.families import LinearSoftmax, Policy, TabularSoftmax
-from logel.sampled_world import sampled_world
-from logel.world_model import pool_world
+from logel.worlds.linear import distinct_observations, linear_world
+from logel.worlds.own_episodes import Baseline, stage_jacobian
+from logel.worlds.pooled import sampled_world
+from logel.worlds.table import pool_world
 
 Float = npt.NDArray[np.float64]
 WORLDS = ("gridworld", "linear", "control")

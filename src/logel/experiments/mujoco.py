@@ -30,8 +30,8 @@ from logel.errors import LogelError, MissingExtraError
 from logel.estimate import RewardEstimate
 from logel.experiments.tasks import Row, Task, checksum, grid
 from logel.infer import METHODS, AnyMethod, Method, infer_reward
-from logel.jacobian import Baseline
 from logel.policies.families import MLPGaussian
+from logel.worlds.own_episodes import Baseline
 
 if sys.platform != "win32":
     import fcntl

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from logel.data.history import LearningHistory, Stage
 from logel.envs.parametric import ParametricWorld
 from logel.errors import Choice, OptionError
-from logel.jacobian import stage_jacobian
 from logel.learners.recording import check_rate, independent_streams, record, scheduled_rate
 from logel.policies.fisher import Fisher
+from logel.worlds.own_episodes import stage_jacobian
 
 Float = npt.NDArray[np.float64]
 

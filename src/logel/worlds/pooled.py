@@ -26,9 +26,9 @@ from torch import Tensor
 from logel.ascent_models import Ascent
 from logel.data.history import Array, Stage
 from logel.errors import HistoryError, OptionError
-from logel.jacobian import features_to_go
 from logel.path_model import Observation
 from logel.policies.families import GaussianPolicy, Policy, SoftmaxPolicy
+from logel.worlds.own_episodes import features_to_go
 
 Float = npt.NDArray[np.float64]
 # Observation (and action) coordinates up to which all products of two enter the basis.

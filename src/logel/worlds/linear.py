@@ -20,7 +20,7 @@ from logel.data.history import Stage
 from logel.learner_models import GradientLearner, observe_counts
 from logel.path_model import Observation
 from logel.policies.families import LinearSoftmax, TabularSoftmax
-from logel.world_model import TabularWorld, pool_world
+from logel.worlds.table import TabularWorld, pool_world
 
 Float = npt.NDArray[np.float64]
 # More different observations than this are not worth a table.

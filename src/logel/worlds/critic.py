@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.data.history import Stage
-from logel.jacobian import discounted_to_go
+from logel.worlds.own_episodes import discounted_to_go
 
 Float = npt.NDArray[np.float64]
 # Rows' worth of belief that a state is worth what the others are: matters where few were seen.

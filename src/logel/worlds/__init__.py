@@ -1,0 +1,1 @@
+"""What an action leads to, as the stages show it."""
