@@ -21,7 +21,7 @@ from logel.experiments.mujoco import GAMMA, SIZES, recorded_learner
 from logel.infer import infer_reward
 from logel.method import MirrorMethod
 from logel.policies.families import MLPGaussian
-from logel.rate_schedule import Rates
+from logel.rules.rates import Rates
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ from logel.envs.tabular import (
     softmax_policy,
 )
 from logel.errors import OptionError, PolicyError
-from logel.function_space import Basis, basis_rows, stage_sums
 from logel.learners.tabular import NaturalGradientAscent, observe
 from logel.policies.families import (
     LinearGaussian,
@@ -28,6 +27,7 @@ from logel.policies.families import (
     Policy,
     TabularSoftmax,
 )
+from logel.rules.functions import Basis, basis_rows, stage_sums
 from logel.solve import compress, solve
 from logel.worlds.critic import (
     CriticSums,

@@ -24,7 +24,15 @@ from logel.joint import (
     fit_random_walk,
     weight_posterior,
 )
-from logel.learner_models import (
+from logel.learners.tabular import (
+    GPOMDPLearner,
+    SoftPolicyIteration,
+    SoftValueIteration,
+    TabularLearner,
+    observe,
+)
+from logel.policies.families import TabularSoftmax
+from logel.rules.values import (
     MODELS,
     GradientLearner,
     LearnerModel,
@@ -35,14 +43,6 @@ from logel.learner_models import (
     SoftPolicyLearner,
     SoftValueLearner,
 )
-from logel.learners.tabular import (
-    GPOMDPLearner,
-    SoftPolicyIteration,
-    SoftValueIteration,
-    TabularLearner,
-    observe,
-)
-from logel.policies.families import TabularSoftmax
 from logel.worlds.table import TabularWorld, pool_world
 
 DIFFERENTIABLE = (SoftPolicyLearner, SoftValueLearner, GradientLearner, NaturalGradientLearner)

@@ -23,7 +23,9 @@ from logel.envs.tabular import (
     sample_episodes,
     softmax_policy,
 )
-from logel.learner_models import (
+from logel.learners.tabular import SoftPolicyIteration, SoftValueIteration, soft_action_values
+from logel.policies.families import TabularSoftmax
+from logel.rules.values import (
     MODELS,
     GradientLearner,
     LearnerModel,
@@ -33,8 +35,6 @@ from logel.learner_models import (
     SoftPolicyLearner,
     SoftValueLearner,
 )
-from logel.learners.tabular import SoftPolicyIteration, SoftValueIteration, soft_action_values
-from logel.policies.families import TabularSoftmax
 from logel.worlds.own_episodes import stage_jacobian
 from logel.worlds.table import TabularWorld, pool_world
 

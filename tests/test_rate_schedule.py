@@ -17,7 +17,7 @@ from logel.errors import OptionError
 from logel.method import MirrorMethod
 from logel.mirror_solve import Answer, _averaged, solve_movement
 from logel.movement import Movement
-from logel.rate_schedule import (
+from logel.rules.rates import (
     _NOISE,
     Schedule,
     StepMoments,

@@ -40,8 +40,8 @@ from logel.neighbours import (
 from logel.policies.cloning import clone
 from logel.policies.families import LinearSoftmax
 from logel.policies.fisher import BlockFisher
+from logel.rules.updates import Candidate, adam, held_out_gains, natural
 from logel.solve import Status, compress, solve
-from logel.update_rules import Candidate, adam, held_out_gains, natural
 from logel.worlds.own_episodes import Baseline, StageJacobian, stage_jacobian
 
 MDP = gridworld_mdp(GridMap.parse("..b\n.d.\no.g"), gamma=0.9)

@@ -32,6 +32,7 @@ from logel.policies.cloning import Clone
 from logel.policies.families import Policy
 from logel.policies.fisher import Fisher, ProductFisher
 from logel.progress import Progress
+from logel.rules.updates import Candidate, Learner, held_out_gains, natural
 from logel.shrinkage import RateShrinkage, evidence_ridge, solve_shrunk
 from logel.solve import Solution, Steps, objective, solve
 from logel.uncertainty import (
@@ -44,7 +45,6 @@ from logel.uncertainty import (
     spread_of,
     unexplained_covariance,
 )
-from logel.update_rules import Candidate, Learner, held_out_gains, natural
 from logel.worlds.own_episodes import StageJacobian, stage_jacobian
 
 Float = npt.NDArray[np.float64]

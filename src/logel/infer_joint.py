@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from logel.ascent_models import ASCENTS
 from logel.data.history import FeatureFunction, LearningHistory, Stage
 from logel.diagnostics import FeatureMoments, Fit, Gauge, check_movement, explain
 from logel.errors import IdentificationError, LogelError, OptionError
@@ -23,13 +22,14 @@ from logel.learner_choice import (
     explained_movement,
     feature_basis,
 )
-from logel.learner_models import MODELS, DriftingValues
-from logel.path_model import PathModel
 from logel.planning import Planning
 from logel.policies.cloning import CloneConfig, known_or_cloned, known_parameters
 from logel.policies.families import GaussianPolicy, LinearSoftmax, Policy, TabularSoftmax
 from logel.progress import Progress
 from logel.rewards.features import feature_names, featured
+from logel.rules.ascent import ASCENTS
+from logel.rules.rule import PathModel
+from logel.rules.values import MODELS, DriftingValues
 from logel.solve import Status
 from logel.worlds.linear import LinearWorld, distinct_observations, linear_world
 from logel.worlds.pooled import N_GROUPS, SampledWorld, sampled_world

@@ -12,15 +12,15 @@ from logel.data.history import OWN_EPISODES, FeatureFunction, LearningHistory
 from logel.diagnostics import FeatureMoments, Fit, Gauge, explain, find_gauge
 from logel.errors import IdentificationError, LogelError, OptionError
 from logel.estimate import RewardEstimate
-from logel.function_space import Basis, StageSums, stage_sums
 from logel.method import MirrorMethod
 from logel.mirror_solve import Answer, solve_movement
 from logel.movement import Movement, as_jacobians, project
 from logel.policies.cloning import ClonedPath, CloneMethod, known_or_cloned
 from logel.policies.families import Policy
 from logel.progress import Progress
-from logel.rate_schedule import Rates
 from logel.rewards.features import feature_names, featured
+from logel.rules.functions import Basis, StageSums, stage_sums
+from logel.rules.rates import Rates
 from logel.solve import Status
 from logel.worlds.critic import ScaleSums
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy.linalg import cho_solve, solve_triangular
 
 from logel.errors import OptionError
-from logel.path_model import Observation, PathModel, Prediction
+from logel.rules.rule import Observation, PathModel, Prediction
 
 Float = npt.NDArray[np.float64]
 # Rounds in which the path settles before the weights may shape the noise.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logel.path_model import PathModel
+from logel.rules.rule import PathModel
 
 Float = npt.NDArray[np.float64]
 

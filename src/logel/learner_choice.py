@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logel.ascent_models import ASCENTS
 from logel.diagnostics import Fit, Gauge, explain
 from logel.errors import OptionError
 from logel.joint import (
@@ -27,9 +26,10 @@ from logel.joint import (
     weight_posterior,
 )
 from logel.known_path import fit_known_path
-from logel.learner_models import MODELS
-from logel.path_model import PathModel
 from logel.progress import Progress
+from logel.rules.ascent import ASCENTS
+from logel.rules.rule import PathModel
+from logel.rules.values import MODELS
 
 Float = npt.NDArray[np.float64]
 logger = logging.getLogger(__name__)

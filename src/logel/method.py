@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from logel.errors import OptionError
-from logel.function_space import StateFeatures
 from logel.policies.cloning import CloneConfig
-from logel.rate_schedule import Rates
+from logel.rules.functions import StateFeatures
+from logel.rules.rates import Rates
+from logel.rules.updates import Learner
 from logel.shrinkage import RateShrinkage
-from logel.update_rules import Learner
 from logel.worlds.own_episodes import Baseline, Estimator
 
 

@@ -14,7 +14,7 @@ from logel.diagnostics import Gauge
 from logel.method import MirrorMethod
 from logel.movement import Movement
 from logel.planning import Planning
-from logel.rate_schedule import (
+from logel.rules.rates import (
     Rates,
     Schedule,
     StepMoments,

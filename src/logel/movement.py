@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from logel.function_space import StageSums
+from logel.rules.functions import StageSums
 from logel.worlds.critic import CriticSums, fit_critic, pooled
 from logel.worlds.own_episodes import StageJacobian
 

@@ -54,10 +54,10 @@ from logel.metrics import IdentityMetric
 from logel.policies.cloning import Clone, CloneMethod, clone_stage, starting_point
 from logel.policies.families import Policy
 from logel.rewards.features import feature_names, featured
+from logel.rules.updates import Learner
 from logel.solve import Steps
 from logel.two_step_estimate import CloneFacts, Report
 from logel.uncertainty import NoiseParts, StageSample, joined, step_between
-from logel.update_rules import Learner
 
 Float = npt.NDArray[np.float64]
 # A movement smaller than this is what rounding leaves of a converged fit.

@@ -43,10 +43,10 @@ from logel.policies.cloning import ClonedPath, CloneMethod, known_or_cloned
 from logel.policies.families import Policy
 from logel.progress import Progress
 from logel.rewards.features import feature_names, featured
+from logel.rules.updates import Learner, adam
 from logel.solve import Steps
 from logel.two_step_estimate import CloneFacts, Report
 from logel.uncertainty import NoiseParts, StageSample, joined, step_between
-from logel.update_rules import Learner, adam
 
 Float = npt.NDArray[np.float64]
 logger = logging.getLogger(__name__)

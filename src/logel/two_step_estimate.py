@@ -16,9 +16,9 @@ from logel.method import Method
 from logel.planning import Planning
 from logel.policies.cloning import Clone
 from logel.policies.fisher import BlockFisher
+from logel.rules.updates import Learner
 from logel.shrinkage import RateShrinkage
 from logel.solve import Solution, Status
-from logel.update_rules import Learner
 
 Float = npt.NDArray[np.float64]
 # Log-likelihood a reward must gain on held-out steps before its weights deserve trust: about the

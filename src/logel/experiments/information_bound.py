@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.envs.tabular import TabularMDP
-from logel.learner_models import (
+from logel.learners.tabular import GPOMDPLearner, QLearner, SoftPolicyIteration
+from logel.rules.values import (
     GradientLearner,
     LearnerModel,
     QLearningLearner,
     SoftPolicyLearner,
     SoftValueLearner,
 )
-from logel.learners.tabular import GPOMDPLearner, QLearner, SoftPolicyIteration
 from logel.worlds.table import TabularWorld
 
 Float = npt.NDArray[np.float64]

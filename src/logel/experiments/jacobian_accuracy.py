@@ -21,10 +21,10 @@ from logel.envs.parametric import FeaturisedMDP, LinearControl, ParametricWorld
 from logel.envs.tabular import feature_jacobian, random_mdp
 from logel.experiments.claims import Claim, judge
 from logel.experiments.tasks import Row, Task, grid
-from logel.learner_models import GradientLearner
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.policies.families import LinearSoftmax, Policy, TabularSoftmax
+from logel.rules.values import GradientLearner
 from logel.worlds.linear import distinct_observations, linear_world
 from logel.worlds.own_episodes import Baseline, stage_jacobian
 from logel.worlds.pooled import sampled_world

@@ -15,11 +15,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from logel.ascent_models import Ascent
 from logel.data.history import Stage
-from logel.learner_models import GradientLearner, observe_counts
-from logel.path_model import Observation
 from logel.policies.families import LinearSoftmax, TabularSoftmax
+from logel.rules.ascent import Ascent
+from logel.rules.rule import Observation
+from logel.rules.values import GradientLearner, observe_counts
 from logel.worlds.table import TabularWorld, pool_world
 
 Float = npt.NDArray[np.float64]

@@ -23,11 +23,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from logel.ascent_models import Ascent
 from logel.data.history import Array, Stage
 from logel.errors import HistoryError, OptionError
-from logel.path_model import Observation
 from logel.policies.families import GaussianPolicy, Policy, SoftmaxPolicy
+from logel.rules.ascent import Ascent
+from logel.rules.rule import Observation
 from logel.worlds.own_episodes import features_to_go
 
 Float = npt.NDArray[np.float64]

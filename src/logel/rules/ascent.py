@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from logel.path_model import Observation, PathModel, Prediction, decay_prior, fading_rates
+from logel.rules.rule import Observation, PathModel, Prediction, decay_prior, fading_rates
 
 Float = npt.NDArray[np.float64]
 

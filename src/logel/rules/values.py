@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_softmax, logsumexp, softmax
 
-from logel.path_model import Observation, PathModel, Prediction, decay_prior, fading_rates
+from logel.rules.rule import Observation, PathModel, Prediction, decay_prior, fading_rates
 from logel.worlds.table import TabularWorld
 
 Float = npt.NDArray[np.float64]

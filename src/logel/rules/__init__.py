@@ -1,0 +1,1 @@
+"""How a reward moves a policy."""
