@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from logel.data.history import LearningHistory
-from logel.estimate import RewardEstimate
-from logel.infer import infer_reward
+from logel.inference.estimate import RewardEstimate
+from logel.inference.infer import infer_reward
 from logel.policies.families import MLPGaussian
 
 GAMMA = 0.99

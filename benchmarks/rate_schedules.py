@@ -18,8 +18,8 @@ import torch
 
 from logel.envs.mujoco import hopper_true_weights
 from logel.experiments.mujoco import GAMMA, SIZES, recorded_learner
-from logel.infer import infer_reward
-from logel.method import MirrorMethod
+from logel.inference.infer import infer_reward
+from logel.inference.method import MirrorMethod
 from logel.policies.families import MLPGaussian
 from logel.rules.rates import Rates
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from logel import Method, infer_reward
-from logel.diagnostics import direction_error
 from logel.envs.parametric import FeaturisedMDP
 from logel.envs.tabular import random_mdp
-from logel.infer import METHODS
+from logel.inference.gauge import direction_error
+from logel.inference.infer import METHODS
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 
 NEW = METHODS["two-step"]

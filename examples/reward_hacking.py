@@ -30,8 +30,8 @@ from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_vec_env
 
 from logel import LearningHistory, RewardEstimate, infer_reward
+from logel.inference.method import MirrorMethod
 from logel.learners.sb3 import HistoryRecorder
-from logel.method import MirrorMethod
 from logel.policies.sb3 import SB3Policy
 from logel.rewards.features import FunctionFeatures
 

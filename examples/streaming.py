@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from logel import Observer, TabularSoftmax
-from logel.diagnostics import direction_error
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.tabular import sample_episodes
+from logel.inference.gauge import direction_error
 from logel.learners.tabular import GPOMDPLearner
 
 

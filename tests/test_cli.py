@@ -10,7 +10,7 @@ import torch
 
 from command_line import logel
 from logel.data.history import Episode, LearningHistory
-from logel.estimate import RewardEstimate
+from logel.inference.estimate import RewardEstimate
 
 PYTHON = [sys.executable, "-m", "logel"]
 

@@ -23,8 +23,8 @@ from logel.data.folder import new_folder
 from logel.data.history import Episode, LearningHistory
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.errors import FormatError
-from logel.estimate import RewardEstimate
-from logel.infer import infer_reward
+from logel.inference.estimate import RewardEstimate
+from logel.inference.infer import infer_reward
 from logel.learners.tabular import SoftValueIteration, observe
 from logel.policies.families import TabularSoftmax
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from logel.diagnostics import Fit, Gauge
 from logel.errors import FormatError, OptionError
-from logel.estimate import RewardEstimate
-from logel.planning import Planning
-from logel.solve import Status
+from logel.inference.estimate import RewardEstimate
+from logel.inference.gauge import Fit, Gauge
+from logel.inference.more_data import Planning
+from logel.inference.regress import Status
 
 ARRAYS = ("weights", "learning_rates", "covariance", "objective_trace", "held_out")
 

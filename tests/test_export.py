@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 from logel.errors import MissingExtraError, OptionError
-from logel.export import posterior_draws
+from logel.inference.export import posterior_draws
 from test_estimate import example
 
 

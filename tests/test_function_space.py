@@ -18,6 +18,7 @@ from logel.envs.tabular import (
     softmax_policy,
 )
 from logel.errors import OptionError, PolicyError
+from logel.inference.regress import compress, solve
 from logel.learners.tabular import NaturalGradientAscent, observe
 from logel.policies.families import (
     LinearGaussian,
@@ -28,7 +29,6 @@ from logel.policies.families import (
     TabularSoftmax,
 )
 from logel.rules.functions import Basis, basis_rows, stage_sums
-from logel.solve import compress, solve
 from logel.worlds.critic import (
     CriticSums,
     ScaleSums,

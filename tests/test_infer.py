@@ -10,14 +10,14 @@ import pytest
 
 from logel import LearningHistory, Method, RewardEstimate, infer_reward
 from logel.data.history import Episode, Stage
-from logel.diagnostics import direction_error
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
-from logel.infer import METHODS
+from logel.inference.gauge import direction_error
+from logel.inference.infer import METHODS
+from logel.inference.regress import Status
 from logel.learners.tabular import GPOMDPLearner, RandomWalk, SoftValueIteration, observe
 from logel.policies.families import LinearSoftmax, MLPCategorical, TabularSoftmax
 from logel.rewards.features import FunctionFeatures, OneHotAreas
-from logel.solve import Status
 
 GRID = GridMap.parse("..b\n.d.\no.g")
 MDP = gridworld_mdp(GRID, gamma=0.9)

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from logel.data.history import LearningHistory
-from logel.diagnostics import direction_error
 from logel.envs import lqr
 from logel.envs.parametric import FeaturisedMDP, LinearControl
 from logel.envs.tabular import random_mdp
 from logel.errors import OptionError
-from logel.infer import JointMethod, infer_reward
+from logel.inference.gauge import direction_error
+from logel.inference.infer import JointMethod, infer_reward
+from logel.inference.regress import Status
 from logel.learners.gradient_ascent import GradientAscent, ParameterWalk, observe_parametric
 from logel.policies.families import MLPGaussian
-from logel.solve import Status
 
 
 def featurised(seed: int) -> tuple[FeaturisedMDP, Any]:

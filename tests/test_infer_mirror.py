@@ -14,18 +14,18 @@ import torch
 
 from linear_quadratic import GAMMA, NAMES, POLICY, TRUTH, learner_path, watched, with_one
 from logel.data.history import OWN_EPISODES, LearningHistory
-from logel.diagnostics import Gauge, direction_error, explain
 from logel.envs.tabular import random_mdp
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
-from logel.estimate import RewardEstimate
-from logel.infer import METHODS, infer_reward
+from logel.inference.estimate import RewardEstimate
+from logel.inference.gauge import Gauge, direction_error, explain
+from logel.inference.infer import METHODS, infer_reward
+from logel.inference.method import MirrorMethod
+from logel.inference.mirror_solve import solve_movement
+from logel.inference.movement import Movement
+from logel.inference.regress import Status
 from logel.learners.tabular import NaturalGradientAscent, observe
-from logel.method import MirrorMethod
-from logel.mirror_solve import solve_movement
-from logel.movement import Movement
 from logel.policies.cloning import CloneConfig
 from logel.policies.families import LinearGaussian, MLPGaussian, TabularSoftmax
-from logel.solve import Status
 
 QUICK = CloneConfig(holdout=0.0)
 
@@ -277,7 +277,7 @@ def test_the_note_on_single_steps_agrees_with_the_status(
         fit = explain(*arguments, **options)
         return replace(fit, cosines=np.zeros_like(fit.cosines))
 
-    monkeypatch.setattr("logel.infer_mirror.explain", without_cosines)
+    monkeypatch.setattr("logel.inference.mirror.explain", without_cosines)
     estimate = mirror(watched(0, n_episodes=n_episodes, known=False))
     assert (estimate.status is not Status.UNEXPLAINED) == explained
     (note,) = (note for note in estimate.notes if "random direction" in note)

@@ -15,7 +15,7 @@ from scipy.stats import multivariate_normal, norm
 
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.envs.tabular import TabularMDP, random_mdp
-from logel.joint import (
+from logel.inference.smooth import (
     JointFit,
     Variances,
     _Objective,

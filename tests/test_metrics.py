@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logel.metrics import (
+from logel.inference.noise import (
     DenseMetric,
     IdentityMetric,
     LowRank,
@@ -16,8 +16,8 @@ from logel.metrics import (
     dense_metric,
     sketch,
 )
+from logel.inference.regress import Steps, compress, compress_grams
 from logel.policies.fisher import DenseFisher, ProductFisher
-from logel.solve import Steps, compress, compress_grams
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.errors import OptionError
-from logel.infer import infer_reward
+from logel.inference.infer import infer_reward
+from logel.inference.more_data import Planning
 from logel.learners.tabular import GPOMDPLearner, observe
-from logel.planning import Planning
 from logel.policies.families import TabularSoftmax
 from test_estimate import example
 

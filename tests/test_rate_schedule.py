@@ -12,11 +12,11 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logel.diagnostics import Gauge
 from logel.errors import OptionError
-from logel.method import MirrorMethod
-from logel.mirror_solve import Answer, _averaged, solve_movement
-from logel.movement import Movement
+from logel.inference.gauge import Gauge
+from logel.inference.method import MirrorMethod
+from logel.inference.mirror_solve import Answer, _averaged, solve_movement
+from logel.inference.movement import Movement
 from logel.rules.rates import (
     _NOISE,
     Schedule,

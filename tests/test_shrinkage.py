@@ -8,14 +8,14 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logel.shrinkage import (
+from logel.inference.regress import Steps, compress, solve
+from logel.inference.shrinkage import (
     RateShrinkage,
     evidence_ridge,
     log_evidence,
     shrunk_rates,
     solve_shrunk,
 )
-from logel.solve import Steps, compress, solve
 
 seeds = st.integers(0, 2**32 - 1)
 

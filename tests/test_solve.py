@@ -10,11 +10,11 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logel.diagnostics import direction_error
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.tabular import feature_jacobian, random_mdp
 from logel.errors import IdentificationError, OptionError
-from logel.solve import (
+from logel.inference.gauge import direction_error
+from logel.inference.regress import (
     Status,
     Steps,
     compress,

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from logel import LearningHistory, Method, TabularSoftmax, infer_reward
-from logel.accounts import Account, Settled, settled
 from logel.data.history import Stage
-from logel.diagnostics import direction_error
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.envs.tabular import (
     feature_action_values,
@@ -23,6 +21,16 @@ from logel.envs.tabular import (
     softmax_policy,
 )
 from logel.errors import OptionError
+from logel.inference.accounts import Account, Settled, settled
+from logel.inference.gauge import direction_error
+from logel.inference.neighbours import (
+    effective_share,
+    importance_ratios,
+    pooled_jacobians,
+    variance_reduction,
+)
+from logel.inference.noise import DenseMetric, IdentityMetric
+from logel.inference.regress import Status, compress, solve
 from logel.learners.tabular import (
     GPOMDPLearner,
     NaturalGradientAscent,
@@ -30,18 +38,10 @@ from logel.learners.tabular import (
     Snapshot,
     observe,
 )
-from logel.metrics import DenseMetric, IdentityMetric
-from logel.neighbours import (
-    effective_share,
-    importance_ratios,
-    pooled_jacobians,
-    variance_reduction,
-)
 from logel.policies.cloning import clone
 from logel.policies.families import LinearSoftmax
 from logel.policies.fisher import BlockFisher
 from logel.rules.updates import Candidate, adam, held_out_gains, natural
-from logel.solve import Status, compress, solve
 from logel.worlds.own_episodes import Baseline, StageJacobian, stage_jacobian
 
 MDP = gridworld_mdp(GridMap.parse("..b\n.d.\no.g"), gamma=0.9)

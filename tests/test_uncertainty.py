@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logel.metrics import DenseMetric, IdentityMetric
-from logel.solve import NOISE_MARGIN, Steps, compress, solve, solve_weights, without_noise
-from logel.uncertainty import (
+from logel.inference.noise import DenseMetric, IdentityMetric
+from logel.inference.regress import (
+    NOISE_MARGIN,
+    Steps,
+    compress,
+    solve,
+    solve_weights,
+    without_noise,
+)
+from logel.inference.spread import (
     NoiseParts,
     StageSample,
     bootstrap_weights,

@@ -25,10 +25,10 @@ _NAMES = {
     "MLPGaussian": "logel.policies.families",
     "MLPCategorical": "logel.policies.families",
     "SB3Policy": "logel.policies.sb3",
-    "Method": "logel.method",
-    "infer_reward": "logel.infer",
-    "Observer": "logel.observer",
-    "RewardEstimate": "logel.estimate",
+    "Method": "logel.inference.method",
+    "infer_reward": "logel.inference.infer",
+    "Observer": "logel.inference.observer",
+    "RewardEstimate": "logel.inference.estimate",
     "LinearReward": "logel.rewards.linear",
     "LogelError": "logel.errors",
 }
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from logel.data.history import Episode, LearningHistory, Stage
     from logel.data.rollout import Rollout, record_stage
     from logel.errors import LogelError
-    from logel.estimate import RewardEstimate
-    from logel.infer import infer_reward
+    from logel.inference.estimate import RewardEstimate
+    from logel.inference.infer import infer_reward
+    from logel.inference.method import Method
+    from logel.inference.observer import Observer
 
     # Importing all names must work without Stable-Baselines3, so this one is not in __all__.
     from logel.learners.sb3 import HistoryRecorder as HistoryRecorder
-    from logel.method import Method
-    from logel.observer import Observer
     from logel.policies.families import (
         LinearGaussian,
         LinearSoftmax,

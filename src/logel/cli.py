@@ -186,7 +186,7 @@ def infer(
     discount = loaded.metadata.get("gamma") if gamma is None else gamma
     if not isinstance(discount, int | float):
         raise OptionError("the history does not say the discount factor: pass --gamma")
-    from logel.infer import infer_reward
+    from logel.inference.infer import infer_reward
 
     with _progress(quiet or json_output, verbose=verbose) as report:
         estimate = infer_reward(
@@ -222,7 +222,7 @@ def train(
 ) -> None:
     """Train a PPO agent on a recovered reward; measure it by the environment's own."""
     from logel.data.history import LearningHistory
-    from logel.estimate import RewardEstimate
+    from logel.inference.estimate import RewardEstimate
     from logel.learners.observing import train_observer
 
     reward = RewardEstimate.load(estimate)

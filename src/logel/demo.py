@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.data.history import LearningHistory
-from logel.diagnostics import direction_error
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.envs.tabular import optimal_policy, start_value, uniform_policy
-from logel.estimate import RewardEstimate
-from logel.infer import infer_reward
+from logel.inference.estimate import RewardEstimate
+from logel.inference.gauge import direction_error
+from logel.inference.infer import infer_reward
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.policies.families import TabularSoftmax
 from logel.progress import Progress

@@ -3,9 +3,9 @@ import pytest
 
 from logel.baselines.girl import _on_simplex, girl
 from logel.data.history import LearningHistory, Stage
-from logel.diagnostics import direction_error
 from logel.envs.tabular import feature_jacobian, random_mdp, sample_episodes, softmax_policy
 from logel.errors import OptionError
+from logel.inference.gauge import direction_error
 from logel.policies.families import TabularSoftmax
 
 MDP = random_mdp(np.random.default_rng(4), n_states=4, n_actions=3, n_features=3, gamma=0.8)

@@ -30,7 +30,7 @@ from logel.envs.crossroad_driver import (
 )
 from logel.envs.crossroad_network import network_path
 from logel.errors import MissingExtraError, OptionError
-from logel.infer import Method, infer_reward
+from logel.inference.infer import Method, infer_reward
 
 libsumo = pytest.importorskip("libsumo", reason="libsumo is not installed: logel[sumo]")
 

@@ -12,7 +12,7 @@ from logel import cli
 from logel.errors import MissingExtraError
 from logel.experiments import crossroad
 from logel.experiments.studies import STUDIES, StudyOptions, reproduce
-from logel.infer import METHODS, Method
+from logel.inference.infer import METHODS, Method
 from logel.learners.pgpe import PGPE, Search, learn, random_walk, watch
 from logel.policies.families import LinearGaussian
 

@@ -23,7 +23,7 @@ from logel.cli import main
 from logel.data.history import LearningHistory
 from logel.envs.classic_control import FEATURES
 from logel.errors import FormatError, OptionError
-from logel.infer import infer_reward
+from logel.inference.infer import infer_reward
 from logel.learners.checkpoints import Normaliser, find_checkpoints, record_checkpoints
 from logel.policies.sb3 import SB3Policy, policy_parameters
 

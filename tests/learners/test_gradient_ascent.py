@@ -14,13 +14,13 @@ from logel.envs.lqr import point_mass, random_lqr, relative_regret
 from logel.envs.parametric import FeaturisedMDP, LinearControl, ParametricWorld
 from logel.envs.tabular import random_mdp
 from logel.errors import OptionError
+from logel.inference.regress import compress, solve
 from logel.learners.gradient_ascent import (
     GradientAscent,
     ParameterSnapshot,
     ParameterWalk,
     observe_parametric,
 )
-from logel.solve import compress, solve
 
 
 def featurised(horizon: int = 8) -> FeaturisedMDP:

@@ -15,7 +15,7 @@ import pytest
 from logel import Episode, HistoryRecorder, LearningHistory, LinearSoftmax, infer_reward
 from logel.cli import choose_policy, main
 from logel.envs.mujoco import FEATURES
-from logel.estimate import RewardEstimate
+from logel.inference.estimate import RewardEstimate
 from logel.learners.observing import train_observer
 from logel.learners.ppo import PPOSettings, train_ppo
 from logel.policies.families import MLPGaussian

@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 
 from command_line import logel
 from logel.data.history import Episode, LearningHistory
-from logel.diagnostics import Fit, Gauge
 from logel.errors import FormatError, OptionError
-from logel.estimate import RewardEstimate
-from logel.planning import Planning
+from logel.inference.estimate import RewardEstimate
+from logel.inference.gauge import Fit, Gauge
+from logel.inference.more_data import Planning
+from logel.inference.regress import Status
 from logel.report.page import LARGEST_PAGE, asset, estimate_page, write_report
 from logel.report.page_data import page_data
 from logel.report.page_stages import policy_distance
@@ -33,7 +34,6 @@ from logel.report.reward_maps import RewardMap, discrete_world, rbf_map, world_m
 from logel.report.safe_text import clean, embed_json, escape
 from logel.report.study_page import find_studies, parse_tables, study_page
 from logel.rewards.features import ActionCost, Concatenate, RBFGrid
-from logel.solve import Status
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", '" onload="x')
 STUDY = Path(__file__).parents[2] / "docs" / "results" / "accuracy-random"

@@ -10,8 +10,8 @@ import numpy as np
 import scipy.optimize
 
 from logel.data.history import FeatureFunction, LearningHistory
-from logel.diagnostics import FeatureMoments, find_gauge
 from logel.errors import IdentificationError, OptionError
+from logel.inference.gauge import FeatureMoments, find_gauge
 from logel.policies.cloning import CloneConfig, clone
 from logel.policies.families import Policy
 from logel.rewards.features import feature_names, featured

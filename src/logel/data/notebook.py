@@ -10,7 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from logel.data.history import LearningHistory
-    from logel.estimate import RewardEstimate
+    from logel.inference.estimate import RewardEstimate
 
 # Names shown before the rest is only counted, and characters of each.
 _MOST_NAMES, _LONGEST = 8, 40

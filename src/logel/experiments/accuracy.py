@@ -16,16 +16,17 @@ import pandas as pd
 
 from logel.baselines.lfl import lfl
 from logel.data.history import LearningHistory
-from logel.diagnostics import direction_error
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.parametric import FeaturisedMDP
 from logel.envs.tabular import TabularMDP, policy_regret, random_mdp, relative_regret
-from logel.estimate import RewardEstimate
 from logel.experiments.claims import Claim, judge
 from logel.experiments.gridworld import plan
 from logel.experiments.information_bound import direction_bound
 from logel.experiments.tasks import Row, Scalar, Task, grid
-from logel.infer import infer_reward
+from logel.inference.estimate import RewardEstimate
+from logel.inference.gauge import direction_error
+from logel.inference.infer import infer_reward
+from logel.inference.regress import Status
 from logel.learners.gradient_ascent import ParameterWalk, observe_parametric
 from logel.learners.tabular import (
     LEARNERS,
@@ -34,7 +35,6 @@ from logel.learners.tabular import (
     observe,
 )
 from logel.policies.families import TabularSoftmax
-from logel.solve import Status
 
 Float = npt.NDArray[np.float64]
 OBSERVERS = ("default", "paper", "lfl")

@@ -18,13 +18,13 @@ import pandas as pd
 from logel.baselines.girl import girl
 from logel.baselines.lfl import lfl
 from logel.data.history import LearningHistory
-from logel.diagnostics import direction_error
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp, parse_weights
 from logel.envs.tabular import TabularMDP, optimal_policy, start_value, uniform_policy
 from logel.errors import OptionError
 from logel.experiments.claims import Claim, judge
 from logel.experiments.tasks import Row, Task, grid
-from logel.infer import METHODS, infer_reward
+from logel.inference.gauge import direction_error
+from logel.inference.infer import METHODS, infer_reward
 from logel.learners.tabular import LEARNERS, GPOMDPLearner, observe
 from logel.policies.families import TabularSoftmax
 

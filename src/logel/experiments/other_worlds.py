@@ -13,14 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from logel.diagnostics import direction_error
 from logel.envs import lqr
 from logel.envs.parametric import FeaturisedMDP, LinearControl
 from logel.envs.tabular import random_mdp, relative_regret
 from logel.experiments.accuracy import OBSERVERS, judge_intervals, judge_tabular
 from logel.experiments.claims import Claim, judge
 from logel.experiments.tasks import Row, Scalar, Task, grid
-from logel.infer import infer_reward
+from logel.inference.gauge import direction_error
+from logel.inference.infer import infer_reward
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 from logel.learners.tabular import (
     GPOMDPLearner,

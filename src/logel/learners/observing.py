@@ -17,7 +17,7 @@ from logel.data.folder import new_folder, package_versions, write_atomically
 from logel.envs.classic_control import FEATURES as CLASSIC
 from logel.envs.mujoco import FEATURES as MUJOCO
 from logel.errors import OptionError
-from logel.estimate import RewardEstimate
+from logel.inference.estimate import RewardEstimate
 from logel.learners.ppo import PPOSettings, TrainingCurve, train_ppo
 from logel.progress import Progress
 from logel.rewards.linear import LinearReward

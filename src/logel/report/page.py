@@ -20,7 +20,7 @@ from logel import __version__
 from logel.data.folder import write_atomically
 from logel.data.history import FeatureFunction, LearningHistory
 from logel.errors import FormatError, OptionError
-from logel.estimate import RewardEstimate
+from logel.inference.estimate import RewardEstimate
 from logel.report.page_data import page_data
 from logel.report.page_figures import estimate_figures
 from logel.report.reward_maps import RewardMap

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from logel.data.history import FeatureFunction, LearningHistory
 from logel.errors import OptionError
-from logel.estimate import RewardEstimate
+from logel.inference.estimate import RewardEstimate
 from logel.report.page_stages import StageViews, stage_views
 from logel.report.page_words import (
     STATUS_NAMES,

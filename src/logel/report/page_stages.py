@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from logel.data.history import FeatureFunction, LearningHistory, Stage
 from logel.errors import OptionError
-from logel.estimate import RewardEstimate
+from logel.inference.estimate import RewardEstimate
 from logel.report.reward_maps import DiscreteWorld, discrete_world, visits_and_policy
 
 Float = npt.NDArray[np.float64]

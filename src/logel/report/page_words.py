@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logel.estimate import RewardEstimate
+from logel.inference.estimate import RewardEstimate
+from logel.inference.regress import Status
 from logel.report.safe_text import clean, listed, number
-from logel.solve import Status
 
 Float = npt.NDArray[np.float64]
 # A feature this much inside the gauge has no identified part worth naming.

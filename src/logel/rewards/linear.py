@@ -12,7 +12,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from logel.data.history import Array, FeatureFunction
 from logel.errors import OptionError
-from logel.estimate import RewardEstimate
+from logel.inference.estimate import RewardEstimate
 from logel.rewards.features import StepFeatures
 
 Float = npt.NDArray[np.float64]

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.errors import Choice
+from logel.inference.regress import Solution, Steps
 from logel.policies.fisher import Fisher
-from logel.solve import Solution, Steps
 from logel.worlds.own_episodes import StageJacobian
 
 Float = npt.NDArray[np.float64]

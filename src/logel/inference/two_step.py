@@ -16,7 +16,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from logel.accounts import (
+from logel.data.history import FeatureFunction, LearningHistory
+from logel.errors import LogelError, OptionError
+from logel.inference.accounts import (
     Account,
     Settled,
     StageRecord,
@@ -32,21 +34,19 @@ from logel.accounts import (
     stage_update,
     step_metrics,
 )
-from logel.data.history import FeatureFunction, LearningHistory
-from logel.diagnostics import FeatureMoments, check_movement, explain, find_gauge
-from logel.errors import LogelError, OptionError
-from logel.estimate import RewardEstimate
-from logel.method import Method
-from logel.metrics import Metric
-from logel.neighbours import pooled_jacobians
+from logel.inference.estimate import RewardEstimate
+from logel.inference.gauge import FeatureMoments, check_movement, explain, find_gauge
+from logel.inference.method import Method
+from logel.inference.neighbours import pooled_jacobians
+from logel.inference.noise import Metric
+from logel.inference.regress import Steps
+from logel.inference.spread import NoiseParts, StageSample, joined, step_between
+from logel.inference.two_step_estimate import CloneFacts, Report
 from logel.policies.cloning import ClonedPath, CloneMethod, known_or_cloned
 from logel.policies.families import Policy
 from logel.progress import Progress
 from logel.rewards.features import feature_names, featured
 from logel.rules.updates import Learner, adam
-from logel.solve import Steps
-from logel.two_step_estimate import CloneFacts, Report
-from logel.uncertainty import NoiseParts, StageSample, joined, step_between
 
 Float = npt.NDArray[np.float64]
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def infer_two_step(
     seed: int,
     report: Progress,
 ) -> RewardEstimate:
-    """See `logel.infer.infer_reward` for the arguments."""
+    """See `logel.inference.infer.infer_reward` for the arguments."""
     n_groups = method.n_groups if intervals or method.needs_groups else 1
     if not intervals:
         method = replace(method, n_groups=0, clone=replace(method.clone, holdout=0.0))

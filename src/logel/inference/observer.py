@@ -20,7 +20,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from logel.accounts import (
+from logel.data.history import (
+    Episode,
+    FeatureFunction,
+    LearningHistory,
+    Signature,
+    Stage,
+    check_parameters,
+    check_stage,
+)
+from logel.errors import HistoryError, LogelError, OptionError
+from logel.inference.accounts import (
     Account,
     Settled,
     StageRecord,
@@ -36,28 +46,24 @@ from logel.accounts import (
     stage_update,
     step_metrics,
 )
-from logel.data.history import (
-    Episode,
-    FeatureFunction,
-    LearningHistory,
-    Signature,
-    Stage,
-    check_parameters,
-    check_stage,
+from logel.inference.estimate import RewardEstimate
+from logel.inference.gauge import (
+    FeatureMoments,
+    Gauge,
+    JacobianMoments,
+    constant_gauge,
+    explain_grams,
 )
-from logel.diagnostics import FeatureMoments, Gauge, JacobianMoments, constant_gauge, explain_grams
-from logel.errors import HistoryError, LogelError, OptionError
-from logel.estimate import RewardEstimate
-from logel.infer import METHODS
-from logel.method import Method
-from logel.metrics import IdentityMetric
+from logel.inference.infer import METHODS
+from logel.inference.method import Method
+from logel.inference.noise import IdentityMetric
+from logel.inference.regress import Steps
+from logel.inference.spread import NoiseParts, StageSample, joined, step_between
+from logel.inference.two_step_estimate import CloneFacts, Report
 from logel.policies.cloning import Clone, CloneMethod, clone_stage, starting_point
 from logel.policies.families import Policy
 from logel.rewards.features import feature_names, featured
 from logel.rules.updates import Learner
-from logel.solve import Steps
-from logel.two_step_estimate import CloneFacts, Report
-from logel.uncertainty import NoiseParts, StageSample, joined, step_between
 
 Float = npt.NDArray[np.float64]
 # A movement smaller than this is what rounding leaves of a converged fit.

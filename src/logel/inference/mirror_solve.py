@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.stats
 
-from logel.diagnostics import Gauge
-from logel.method import MirrorMethod
-from logel.movement import Movement
-from logel.planning import Planning
+from logel.inference.gauge import Gauge
+from logel.inference.method import MirrorMethod
+from logel.inference.more_data import Planning
+from logel.inference.movement import Movement
+from logel.inference.regress import Solution, compress, solve
+from logel.inference.shrinkage import evidence_ridge
 from logel.rules.rates import (
     Rates,
     Schedule,
@@ -23,8 +25,6 @@ from logel.rules.rates import (
     schedules,
     weigh,
 )
-from logel.shrinkage import evidence_ridge
-from logel.solve import Solution, compress, solve
 
 Float = npt.NDArray[np.float64]
 # Share of the design's squared size, in any direction, that may be taken off as sampling noise:

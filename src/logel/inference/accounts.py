@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.data.history import Stage
-from logel.diagnostics import Gauge
 from logel.errors import IdentificationError
-from logel.method import Method
-from logel.metrics import (
+from logel.inference.gauge import Gauge
+from logel.inference.method import Method
+from logel.inference.noise import (
     CLONED_LEVELS,
     KNOWN_LEVELS,
     IdentityMetric,
@@ -28,14 +28,9 @@ from logel.metrics import (
     dense_metric,
     sketch,
 )
-from logel.policies.cloning import Clone
-from logel.policies.families import Policy
-from logel.policies.fisher import Fisher, ProductFisher
-from logel.progress import Progress
-from logel.rules.updates import Candidate, Learner, held_out_gains, natural
-from logel.shrinkage import RateShrinkage, evidence_ridge, solve_shrunk
-from logel.solve import Solution, Steps, objective, solve
-from logel.uncertainty import (
+from logel.inference.regress import Solution, Steps, objective, solve
+from logel.inference.shrinkage import RateShrinkage, evidence_ridge, solve_shrunk
+from logel.inference.spread import (
     StageSample,
     bootstrap_weights,
     influences,
@@ -45,6 +40,11 @@ from logel.uncertainty import (
     spread_of,
     unexplained_covariance,
 )
+from logel.policies.cloning import Clone
+from logel.policies.families import Policy
+from logel.policies.fisher import Fisher, ProductFisher
+from logel.progress import Progress
+from logel.rules.updates import Candidate, Learner, held_out_gains, natural
 from logel.worlds.own_episodes import StageJacobian, stage_jacobian
 
 Float = npt.NDArray[np.float64]

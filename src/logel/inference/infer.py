@@ -12,15 +12,15 @@ from typing import Any
 
 from logel.data.history import FeatureFunction, LearningHistory
 from logel.errors import IdentificationError, OptionError
-from logel.estimate import RewardEstimate
-from logel.infer_joint import infer_jointly, joint_applies
-from logel.infer_mirror import infer_in_function_space
-from logel.learner_choice import JointMethod
-from logel.method import Method, MirrorMethod
+from logel.inference.choose import JointMethod
+from logel.inference.estimate import RewardEstimate
+from logel.inference.joint import infer_jointly, joint_applies
+from logel.inference.method import Method, MirrorMethod
+from logel.inference.mirror import infer_in_function_space
+from logel.inference.two_step import infer_two_step
 from logel.policies.cloning import CloneConfig, CloneMethod
 from logel.policies.families import Policy
 from logel.progress import Progress
-from logel.two_step import infer_two_step
 from logel.worlds.own_episodes import Baseline
 
 __all__ = ["METHODS", "AnyMethod", "JointMethod", "Method", "MirrorMethod", "infer_reward"]

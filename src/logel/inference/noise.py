@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
+from logel.inference.regress import Steps, compress, compress_grams
 from logel.policies.fisher import Fisher
-from logel.solve import Steps, compress, compress_grams
 
 Float = npt.NDArray[np.float64]
 # Products with a network's information that its sketch takes: a few dozen directions carry most

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from logel.metrics import Metric
+from logel.inference.noise import Metric
+from logel.inference.regress import Solution, Steps
 from logel.policies.cloning import Clone
 from logel.policies.fisher import ProductFisher
-from logel.solve import Solution, Steps
 from logel.worlds.own_episodes import StageJacobian
 
 Float = npt.NDArray[np.float64]

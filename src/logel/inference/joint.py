@@ -10,19 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.data.history import FeatureFunction, LearningHistory, Stage
-from logel.diagnostics import FeatureMoments, Fit, Gauge, check_movement, explain
 from logel.errors import IdentificationError, LogelError, OptionError
-from logel.estimate import RewardEstimate
-from logel.joint import JointFit, expected_covariance, fit_path
-from logel.known_path import KnownPathFit, fit_known_path
-from logel.learner_choice import (
+from logel.inference.choose import (
     JointMethod,
     LearnerChoice,
     choose_learner,
     explained_movement,
     feature_basis,
 )
-from logel.planning import Planning
+from logel.inference.estimate import RewardEstimate
+from logel.inference.gauge import FeatureMoments, Fit, Gauge, check_movement, explain
+from logel.inference.known_path import KnownPathFit, fit_known_path
+from logel.inference.more_data import Planning
+from logel.inference.regress import Status
+from logel.inference.smooth import JointFit, expected_covariance, fit_path
 from logel.policies.cloning import CloneConfig, known_or_cloned, known_parameters
 from logel.policies.families import GaussianPolicy, LinearSoftmax, Policy, TabularSoftmax
 from logel.progress import Progress
@@ -30,7 +31,6 @@ from logel.rewards.features import feature_names, featured
 from logel.rules.ascent import ASCENTS
 from logel.rules.rule import PathModel
 from logel.rules.values import MODELS, DriftingValues
-from logel.solve import Status
 from logel.worlds.linear import LinearWorld, distinct_observations, linear_world
 from logel.worlds.pooled import N_GROUPS, SampledWorld, sampled_world
 from logel.worlds.table import TabularWorld, pool_world

@@ -9,16 +9,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logel.accounts import Account, Spread, normalised
-from logel.diagnostics import Fit, Gauge
-from logel.estimate import RewardEstimate
-from logel.method import Method
-from logel.planning import Planning
+from logel.inference.accounts import Account, Spread, normalised
+from logel.inference.estimate import RewardEstimate
+from logel.inference.gauge import Fit, Gauge
+from logel.inference.method import Method
+from logel.inference.more_data import Planning
+from logel.inference.regress import Solution, Status
+from logel.inference.shrinkage import RateShrinkage
 from logel.policies.cloning import Clone
 from logel.policies.fisher import BlockFisher
 from logel.rules.updates import Learner
-from logel.shrinkage import RateShrinkage
-from logel.solve import Solution, Status
 
 Float = npt.NDArray[np.float64]
 # Log-likelihood a reward must gain on held-out steps before its weights deserve trust: about the

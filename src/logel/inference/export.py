@@ -14,7 +14,7 @@ from logel.errors import MissingExtraError, OptionError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from logel.estimate import RewardEstimate
+    from logel.inference.estimate import RewardEstimate
 
 Float = npt.NDArray[np.float64]
 _MOST_ROWS = 100

@@ -15,11 +15,11 @@ import scipy.stats
 
 from logel.data.folder import package_versions, write_atomically
 from logel.data.notebook import estimate_line
-from logel.diagnostics import Fit, Gauge
 from logel.errors import FormatError, OptionError
-from logel.export import to_frame, to_html, to_inference_data
-from logel.planning import Planning
-from logel.solve import Status
+from logel.inference.export import to_frame, to_html, to_inference_data
+from logel.inference.gauge import Fit, Gauge
+from logel.inference.more_data import Planning
+from logel.inference.regress import Status
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,19 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.data.history import OWN_EPISODES, FeatureFunction, LearningHistory
-from logel.diagnostics import FeatureMoments, Fit, Gauge, explain, find_gauge
 from logel.errors import IdentificationError, LogelError, OptionError
-from logel.estimate import RewardEstimate
-from logel.method import MirrorMethod
-from logel.mirror_solve import Answer, solve_movement
-from logel.movement import Movement, as_jacobians, project
+from logel.inference.estimate import RewardEstimate
+from logel.inference.gauge import FeatureMoments, Fit, Gauge, explain, find_gauge
+from logel.inference.method import MirrorMethod
+from logel.inference.mirror_solve import Answer, solve_movement
+from logel.inference.movement import Movement, as_jacobians, project
+from logel.inference.regress import Status
 from logel.policies.cloning import ClonedPath, CloneMethod, known_or_cloned
 from logel.policies.families import Policy
 from logel.progress import Progress
 from logel.rewards.features import feature_names, featured
 from logel.rules.functions import Basis, StageSums, stage_sums
 from logel.rules.rates import Rates
-from logel.solve import Status
 from logel.worlds.critic import ScaleSums
 
 Float = npt.NDArray[np.float64]

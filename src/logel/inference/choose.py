@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logel.diagnostics import Fit, Gauge, explain
 from logel.errors import OptionError
-from logel.joint import (
+from logel.inference.gauge import Fit, Gauge, explain
+from logel.inference.known_path import fit_known_path
+from logel.inference.smooth import (
     JointFit,
     Start,
     WeightPosterior,
@@ -25,7 +26,6 @@ from logel.joint import (
     fit_random_walk,
     weight_posterior,
 )
-from logel.known_path import fit_known_path
 from logel.progress import Progress
 from logel.rules.ascent import ASCENTS
 from logel.rules.rule import PathModel

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from logel.errors import OptionError
+from logel.inference.shrinkage import RateShrinkage
 from logel.policies.cloning import CloneConfig
 from logel.rules.functions import StateFeatures
 from logel.rules.rates import Rates
 from logel.rules.updates import Learner
-from logel.shrinkage import RateShrinkage
 from logel.worlds.own_episodes import Baseline, Estimator
 
 
 @dataclass(frozen=True)
 class Method:
-    """Every choice of the two-step inference; the named ones are in `logel.infer.METHODS`.
+    """Every choice of the two-step inference; the named ones are in `logel.inference.infer.METHODS`.
 
     Attributes:
         clone: How parameters are fitted when they are not known.

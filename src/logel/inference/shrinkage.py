@@ -12,7 +12,7 @@ import numpy.typing as npt
 import scipy.optimize
 
 from logel.errors import Choice
-from logel.solve import (
+from logel.inference.regress import (
     Solution,
     Steps,
     objective,
