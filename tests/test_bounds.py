@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from logel.bounds import (
+from logel.errors import OptionError
+from logel.theory.bounds import (
     cloned_jacobian_error,
     cloned_one_step_bound,
     episodes_needed,
@@ -20,7 +21,6 @@ from logel.bounds import (
     multi_step_bound_terms,
     one_step_bound,
 )
-from logel.errors import OptionError
 
 JACOBIAN = np.array([[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]])
 WEIGHTS = np.array([1.0, -2.0])
