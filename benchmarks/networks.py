@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def recorded() -> LearningHistory:
-    from logel.experiments.mujoco import SIZES, recorded_learner
+    from logel.studies.mujoco import SIZES, recorded_learner
 
     return recorded_learner("Hopper-v5", 1000, SIZES["full"])[0]
 

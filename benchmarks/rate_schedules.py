@@ -17,11 +17,11 @@ import pandas as pd
 import torch
 
 from logel.envs.mujoco import hopper_true_weights
-from logel.experiments.mujoco import GAMMA, SIZES, recorded_learner
 from logel.inference.infer import infer_reward
 from logel.inference.method import MirrorMethod
 from logel.policies.families import MLPGaussian
 from logel.rules.rates import Rates
+from logel.studies.mujoco import GAMMA, SIZES, recorded_learner
 
 
 def main() -> None:

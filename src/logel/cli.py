@@ -72,10 +72,10 @@ def demo(
     quiet: QuietOption = False,
 ) -> None:
     """A learner learns in the gridworld; watching only its trajectories, recover its reward."""
-    from logel.report.plots import demo_figure, picture_format, save_figure
+    from logel.studies.plots import demo_figure, picture_format, save_figure
 
     picture_format(out)
-    from logel.demo import run_demo
+    from logel.studies.demo import run_demo
 
     with _progress(quiet or json_output) as report:
         result = run_demo(n_steps=steps, seed=seed, progress=report)
@@ -294,9 +294,9 @@ def reproduce(
     quiet: QuietOption = False,
 ) -> None:
     """Reproduce a study of the paper: table, figure, claims. Stop it and run it again at will."""
-    from logel.experiments.claims import claims_table
-    from logel.experiments.studies import StudyOptions, select
-    from logel.experiments.studies import reproduce as run_study
+    from logel.studies.claims import claims_table
+    from logel.studies.studies import StudyOptions, select
+    from logel.studies.studies import reproduce as run_study
 
     chosen = select(study)
     options = StudyOptions(

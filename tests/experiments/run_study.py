@@ -8,8 +8,8 @@ from pathlib import Path
 
 import runner_tasks
 
-from logel.experiments.runner import run_tasks
-from logel.experiments.task_files import write_table
+from logel.studies.run.files import write_table
+from logel.studies.run.runner import run_tasks
 
 if __name__ == "__main__":
     # A shell that runs the tests in the background has them ignore Ctrl-C; this study must not.

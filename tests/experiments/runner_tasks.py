@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from logel.experiments.tasks import Row, Task, grid
+from logel.studies.run.tasks import Row, Task, grid
 
 STUDY = grid("tiny", {"batch": [5, 10, 20], "method": ["a", "b"]}, seeds=range(10))
 

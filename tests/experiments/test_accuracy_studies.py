@@ -9,16 +9,16 @@ import pandas as pd
 import pytest
 
 from logel.envs.gridworld import grid_weights, gridworld_mdp
-from logel.experiments import accuracy, coverage, jacobian_accuracy, other_worlds, paper_reward
-from logel.experiments.information_bound import (
+from logel.studies import accuracy, coverage, jacobian_accuracy, other_worlds, paper_reward
+from logel.studies.information_bound import (
     MODELS,
     cramer_rao,
     direction_bound,
     exact_world,
     undiscounted_visits,
 )
-from logel.experiments.studies import STUDIES
-from logel.experiments.tasks import Row, Task
+from logel.studies.run.tasks import Row, Task
+from logel.studies.studies import STUDIES
 
 OBSERVERS = ("default", "paper", "lfl")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from logel.experiments.claims import (
+from logel.studies.claims import (
     FAILS,
     HOLDS,
     UNDECIDED,

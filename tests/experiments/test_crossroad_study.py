@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 from logel import cli
 from logel.errors import MissingExtraError
-from logel.experiments import crossroad
-from logel.experiments.studies import STUDIES, StudyOptions, reproduce
 from logel.inference.infer import METHODS, Method
 from logel.learners.pgpe import PGPE, Search, learn, random_walk, watch
 from logel.policies.families import LinearGaussian
+from logel.studies import crossroad
+from logel.studies.studies import STUDIES, StudyOptions, reproduce
 
 
 def test_a_small_study_writes_tables_figures_and_claims(tmp_path: Path) -> None:

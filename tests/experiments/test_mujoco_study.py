@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from logel.cli import app
 from logel.envs.mujoco import reacher_bumps
-from logel.experiments import mujoco, mujoco_claims
-from logel.experiments.studies import STUDIES, StudyOptions, reproduce
-from logel.report.plots import save_figure
+from logel.studies import mujoco, mujoco_claims
+from logel.studies.plots import save_figure
+from logel.studies.studies import STUDIES, StudyOptions, reproduce
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logel.errors import FormatError, LogelError, MissingExtraError, OptionError
-from logel.experiments import runner
-from logel.experiments.runner import collect, run_tasks
-from logel.experiments.task_files import exclusive, write_table
-from logel.experiments.tasks import Scalar, Task, grid, sorted_tasks
+from logel.studies import runner
+from logel.studies.run.files import exclusive, write_table
+from logel.studies.run.runner import collect, run_tasks
+from logel.studies.run.tasks import Scalar, Task, grid, sorted_tasks
 
 HERE = Path(__file__).parent
 TROUBLE = grid("trouble", {}, seeds=range(8))

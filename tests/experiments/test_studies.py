@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from logel.errors import OptionError
-from logel.experiments import gridworld
-from logel.experiments.studies import STUDIES, StudyOptions, reproduce, select
+from logel.studies import gridworld
+from logel.studies.studies import STUDIES, StudyOptions, reproduce, select
 
 
 def test_every_study_writes_table_figure_and_claims(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_killed_study_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     def command(out: Path) -> list[str]:
         code = (
             "from pathlib import Path\n"
-            "from logel.experiments.studies import STUDIES, StudyOptions, reproduce\n"
+            "from logel.studies.studies import STUDIES, StudyOptions, reproduce\n"
             "options = StudyOptions(runs=3, observers=('lfl', 'learner'))\n"
             "study = STUDIES['gridworld-learners']\n"
             f"reproduce(study, options, out=Path({str(out)!r}), jobs=2, progress=False)\n"

@@ -24,15 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from logel.errors import FormatError, OptionError
-from logel.experiments.task_backends import Backend, deferred_interrupt, loky_outcomes, ray_outcomes
-from logel.experiments.task_files import (
+from logel.studies.run.backends import Backend, deferred_interrupt, loky_outcomes, ray_outcomes
+from logel.studies.run.files import (
     exclusive,
     load_result,
     provenance,
     result_path,
     save_outcome,
 )
-from logel.experiments.tasks import Failure, Row, Task, TaskFunction, sorted_tasks
+from logel.studies.run.tasks import Failure, Row, Task, TaskFunction, sorted_tasks
 
 
 @dataclass(frozen=True)

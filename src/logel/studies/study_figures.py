@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from logel.experiments.claims import mean_interval
-from logel.report.plots import (
+from logel.studies.claims import mean_interval
+from logel.studies.plots import (
     BLUE,
     GREEN,
     GREY,

@@ -19,12 +19,12 @@ from logel.envs import lqr
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.parametric import FeaturisedMDP, LinearControl, ParametricWorld
 from logel.envs.tabular import feature_jacobian, random_mdp
-from logel.experiments.claims import Claim, judge
-from logel.experiments.tasks import Row, Task, grid
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.policies.families import LinearSoftmax, Policy, TabularSoftmax
 from logel.rules.values import GradientLearner
+from logel.studies.claims import Claim, judge
+from logel.studies.run.tasks import Row, Task, grid
 from logel.worlds.linear import distinct_observations, linear_world
 from logel.worlds.own_episodes import Baseline, stage_jacobian
 from logel.worlds.pooled import sampled_world

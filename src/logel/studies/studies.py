@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING
 
 from logel.data.folder import package_versions, write_atomically
 from logel.errors import MissingExtraError, OptionError
-from logel.experiments.claims import Claim, write_claims
-from logel.experiments.runner import StudyRun, collect, run_tasks
-from logel.experiments.summary import markdown_claims, markdown_table
-from logel.experiments.task_backends import Backend
-from logel.experiments.task_files import write_table
-from logel.experiments.tasks import Task, TaskFunction
+from logel.studies.claims import Claim, write_claims
+from logel.studies.run.backends import Backend
+from logel.studies.run.files import write_table
+from logel.studies.run.runner import StudyRun, collect, run_tasks
+from logel.studies.run.tasks import Task, TaskFunction
+from logel.studies.summary import markdown_claims, markdown_table
 
 try:
     import pandas as pd
 except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtraError("pandas", "report") from None
 
-from logel.experiments import (
+from logel.report import crossroad_figures, mujoco_figures, study_figures
+from logel.studies import (
     accuracy,
     coverage,
     crossroad,
@@ -34,8 +35,7 @@ from logel.experiments import (
     other_worlds,
     paper_reward,
 )
-from logel.report import crossroad_figures, mujoco_figures, study_figures
-from logel.report.plots import save_figure
+from logel.studies.plots import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,10 +19,6 @@ from logel.data.history import LearningHistory
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.parametric import FeaturisedMDP
 from logel.envs.tabular import TabularMDP, policy_regret, random_mdp, relative_regret
-from logel.experiments.claims import Claim, judge
-from logel.experiments.gridworld import plan
-from logel.experiments.information_bound import direction_bound
-from logel.experiments.tasks import Row, Scalar, Task, grid
 from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import direction_error
 from logel.inference.infer import infer_reward
@@ -35,6 +31,10 @@ from logel.learners.tabular import (
     observe,
 )
 from logel.policies.families import TabularSoftmax
+from logel.studies.claims import Claim, judge
+from logel.studies.gridworld import plan
+from logel.studies.information_bound import direction_bound
+from logel.studies.run.tasks import Row, Scalar, Task, grid
 
 Float = npt.NDArray[np.float64]
 OBSERVERS = ("default", "paper", "lfl")

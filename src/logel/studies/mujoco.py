@@ -27,10 +27,10 @@ import numpy.typing as npt
 from logel.data.folder import package_versions, write_atomically
 from logel.data.history import LearningHistory
 from logel.errors import LogelError, MissingExtraError
-from logel.experiments.tasks import Row, Task, checksum, grid
 from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import METHODS, AnyMethod, Method, infer_reward
 from logel.policies.families import MLPGaussian
+from logel.studies.run.tasks import Row, Task, checksum, grid
 from logel.worlds.own_episodes import Baseline
 
 if sys.platform != "win32":

@@ -16,9 +16,6 @@ import pandas as pd
 from logel.envs import lqr
 from logel.envs.parametric import FeaturisedMDP, LinearControl
 from logel.envs.tabular import random_mdp, relative_regret
-from logel.experiments.accuracy import OBSERVERS, judge_intervals, judge_tabular
-from logel.experiments.claims import Claim, judge
-from logel.experiments.tasks import Row, Scalar, Task, grid
 from logel.inference.gauge import direction_error
 from logel.inference.infer import infer_reward
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
@@ -28,6 +25,9 @@ from logel.learners.tabular import (
     TabularLearner,
     observe,
 )
+from logel.studies.accuracy import OBSERVERS, judge_intervals, judge_tabular
+from logel.studies.claims import Claim, judge
+from logel.studies.run.tasks import Row, Scalar, Task, grid
 
 # States, actions and reward features.
 TABULAR = {"small": (10, 3, 3), "medium": (25, 4, 5), "large": (60, 4, 8)}

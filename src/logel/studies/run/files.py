@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from logel.errors import FormatError, LogelError, OptionError
-from logel.experiments.tasks import (
+from logel.studies.run.tasks import (
     Failure,
     Row,
     Scalar,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from logel.experiments.claims import Claim, judge, mean_interval
-from logel.experiments.mujoco import OBSERVERS
+from logel.studies.claims import Claim, judge, mean_interval
+from logel.studies.mujoco import OBSERVERS
 
 # An agent succeeds that comes as far as the learner, and fails if it does not come half as far.
 SUCCESS, FAILURE = 1.0, 0.5

@@ -14,11 +14,11 @@ import pandas as pd
 
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.tabular import optimal_policy, start_value, uniform_policy
-from logel.experiments.accuracy import OBSERVERS, judge_tabular
-from logel.experiments.claims import Claim, judge
-from logel.experiments.information_bound import cramer_rao
-from logel.experiments.tasks import Row, Task, grid
 from logel.learners.tabular import LEARNERS, observe
+from logel.studies.accuracy import OBSERVERS, judge_tabular
+from logel.studies.claims import Claim, judge
+from logel.studies.information_bound import cramer_rao
+from logel.studies.run.tasks import Row, Task, grid
 
 STEPS = {
     "gpomdp": (3, 5, 10, 30),

@@ -24,7 +24,7 @@ except ImportError:  # pragma: no cover - depends on what is installed
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from logel.demo import DemoResult
+    from logel.studies.demo import DemoResult
 
 Float = npt.NDArray[np.float64]
 # Okabe and Ito's palette: told apart by readers with any colour vision, and in print.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from logel.experiments.claims import Claim, mean_interval
+from logel.studies.claims import Claim, mean_interval
 
 MEASURES = (
     "value",

@@ -16,14 +16,14 @@ from logel.data.history import LearningHistory
 from logel.envs.gridworld import gridworld_mdp
 from logel.envs.parametric import FeaturisedMDP
 from logel.envs.tabular import random_mdp
-from logel.experiments.accuracy import judge_intervals
-from logel.experiments.claims import Claim, judge
-from logel.experiments.tasks import Row, Scalar, Task, grid
 from logel.inference.gauge import direction_error
 from logel.inference.infer import infer_reward
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.policies.families import Policy, TabularSoftmax
+from logel.studies.accuracy import judge_intervals
+from logel.studies.claims import Claim, judge
+from logel.studies.run.tasks import Row, Scalar, Task, grid
 
 STEPS = {"gridworld": 30, "random": 15}
 

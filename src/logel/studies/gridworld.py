@@ -21,12 +21,12 @@ from logel.data.history import LearningHistory
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp, parse_weights
 from logel.envs.tabular import TabularMDP, optimal_policy, start_value, uniform_policy
 from logel.errors import OptionError
-from logel.experiments.claims import Claim, judge
-from logel.experiments.tasks import Row, Task, grid
 from logel.inference.gauge import direction_error
 from logel.inference.infer import METHODS, infer_reward
 from logel.learners.tabular import LEARNERS, GPOMDPLearner, observe
 from logel.policies.families import TabularSoftmax
+from logel.studies.claims import Claim, judge
+from logel.studies.run.tasks import Row, Task, grid
 
 Float = npt.NDArray[np.float64]
 BATCHES = (5, 10, 20, 30, 40, 50)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from logel.experiments.mujoco import heat_map
-from logel.experiments.mujoco_claims import weights
-from logel.report.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, tidy
-from logel.report.study_figures import band
+from logel.studies.mujoco import heat_map
+from logel.studies.mujoco_claims import weights
+from logel.studies.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, new_figure, tidy
+from logel.studies.study_figures import band
 
 if TYPE_CHECKING:
     import pandas as pd

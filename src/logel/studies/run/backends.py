@@ -24,7 +24,7 @@ from typing import Any, Literal
 from joblib.externals.loky import ProcessPoolExecutor
 
 from logel.errors import MissingExtraError, OptionError
-from logel.experiments.tasks import Failure, Row, Task, as_scalar, resolve
+from logel.studies.run.tasks import Failure, Row, Task, as_scalar, resolve
 
 Backend = Literal["joblib", "ray"]
 # Two tasks per CPU keep a cluster busy; at least this many let a cluster that grows on demand grow.

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from logel.envs.crossroad import FEATURE_NAMES, WEIGHTS, Crossroad
 from logel.envs.crossroad_driver import PARAMETER_NAMES, RuleDriver
-from logel.experiments.crossroad import LEARNERS, PAPER_WEIGHTS, SAFE, fits, recovered
-from logel.report.plots import BLUE, GREEN, GREY, ORANGE, RED, new_figure, tidy
-from logel.report.study_figures import band
+from logel.studies.crossroad import LEARNERS, PAPER_WEIGHTS, SAFE, fits, recovered
+from logel.studies.plots import BLUE, GREEN, GREY, ORANGE, RED, new_figure, tidy
+from logel.studies.study_figures import band
 
 if TYPE_CHECKING:
     import pandas as pd

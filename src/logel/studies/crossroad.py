@@ -21,14 +21,14 @@ import pandas as pd
 from logel.data.history import Episode, LearningHistory
 from logel.envs.crossroad import FEATURE_NAMES, WEIGHTS, Crossroad, require_simulator
 from logel.envs.crossroad_driver import SIGMA, START, drive, even_clone
-from logel.experiments.claims import Claim, judge
-from logel.experiments.tasks import Row, Scalar, Task, grid
 from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import METHODS, Method, infer_reward
 from logel.inference.regress import compress, objective, solve
 from logel.learners.pgpe import PGPE, Search, describe, learn, random_walk, watch
 from logel.policies.cloning import clone
 from logel.policies.families import Policy
+from logel.studies.claims import Claim, judge
+from logel.studies.run.tasks import Row, Scalar, Task, grid
 from logel.worlds.own_episodes import stage_jacobian
 
 Float = npt.NDArray[np.float64]

@@ -1,1 +1,0 @@
-"""The paper's studies, one module each, and the resumable parallel runner they share."""
