@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest.mock
 
-from logel.cli import main
+from logel.cli.main import main
 
 
 def logel(*arguments: object) -> subprocess.CompletedProcess[str]:

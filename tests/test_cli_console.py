@@ -18,7 +18,7 @@ import pytest
 
 import command_line
 import logel
-from logel.cli_console import STOPPED, progress_bars, read_with_progress
+from logel.cli.console import STOPPED, progress_bars, read_with_progress
 from logel.data.folder import new_folder
 from logel.data.history import Episode, LearningHistory
 from logel.envs.gridworld import grid_weights, gridworld_mdp
@@ -167,7 +167,7 @@ def slow(*args, **kwargs):
 
 setattr(holder, last, slow)
 sys.argv = ["logel", *sys.argv[3:]]
-from logel.cli import main
+from logel.cli.main import main
 main()
 """
 
@@ -281,7 +281,7 @@ def test_the_shell_completes_commands(tmp_path: Path) -> None:
 def test_every_command_can_be_quiet_and_speak_json() -> None:
     import typer
 
-    from logel.cli import app
+    from logel.cli.main import app
 
     commands = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     for name, command in commands.pop("record").commands.items():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from logel.cli_console import EXTRAS
+from logel.cli.console import EXTRAS
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.mujoco import FEATURES
 from logel.learners.tabular import SoftValueIteration, observe
@@ -28,7 +28,7 @@ class Refuse:
 BLOCKED, commands = json.loads(sys.argv[1])
 sys.meta_path.insert(0, Refuse())
 import logel
-from logel.cli import main
+from logel.cli.main import main
 answers = []
 for command in commands:
     out, err, code = io.StringIO(), io.StringIO(), 0
@@ -135,7 +135,7 @@ def test_import_and_help_cost_little_without_any_extra(folder: Path) -> None:
     measure = "import time\nprint(time.process_time())"
     for program in (
         "import logel",
-        "sys.argv = ['logel', '--help']\nfrom logel.cli import main\n"
+        "sys.argv = ['logel', '--help']\nfrom logel.cli.main import main\n"
         "try: main()\nexcept SystemExit: pass",
     ):
         times = []

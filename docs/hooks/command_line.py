@@ -7,7 +7,7 @@ from typing import Any
 
 import typer.main
 
-from logel.cli import app
+from logel.cli.main import app
 
 MARKER = "<!-- all commands -->"
 

@@ -1,5 +1,5 @@
 """`python -m logel`."""
 
-from logel.cli import main
+from logel.cli.main import main
 
 main()

@@ -14,7 +14,7 @@ pytest.importorskip("stable_baselines3", reason="needs the extra mujoco")
 
 from typer.testing import CliRunner
 
-from logel.cli import app
+from logel.cli.main import app
 from logel.envs.mujoco import reacher_bumps
 from logel.studies import mujoco, mujoco_claims
 from logel.studies.plots import save_figure

@@ -19,7 +19,7 @@ import torch
 from stable_baselines3 import A2C
 from stable_baselines3.common.callbacks import CheckpointCallback
 
-from logel.cli import main
+from logel.cli.main import main
 from logel.data.history import LearningHistory
 from logel.envs.classic_control import FEATURES
 from logel.errors import FormatError, OptionError

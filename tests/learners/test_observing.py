@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from logel import Episode, HistoryRecorder, LearningHistory, LinearSoftmax, infer_reward
-from logel.cli import choose_policy, main
+from logel.cli.main import choose_policy, main
 from logel.envs.mujoco import FEATURES
 from logel.inference.estimate import RewardEstimate
 from logel.learners.observing import train_observer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logel.cli_console import JsonOption, QuietOption, SeedOption, progress_bars
+from logel.cli.console import JsonOption, QuietOption, SeedOption, progress_bars
 from logel.errors import OptionError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from logel.cli_console import JsonOption, QuietOption, progress_bars, read_with_progress
+from logel.cli.console import JsonOption, QuietOption, progress_bars, read_with_progress
 from logel.errors import FormatError, OptionError
 
 if TYPE_CHECKING:

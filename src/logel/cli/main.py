@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from logel.cli_console import (
+from logel.cli.console import (
     Commands,
     JsonOption,
     QuietOption,
@@ -21,10 +21,10 @@ from logel.cli_console import (
     VerboseOption,
     options_of_all,
 )
-from logel.cli_console import progress_bars as _progress
-from logel.cli_data import register_data_commands
-from logel.cli_record import record as record_command
-from logel.cli_report import report as report_command
+from logel.cli.console import progress_bars as _progress
+from logel.cli.data import register_data_commands
+from logel.cli.record import record as record_command
+from logel.cli.report import report as report_command
 from logel.errors import LogelError, OptionError
 
 if TYPE_CHECKING:

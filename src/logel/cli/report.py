@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from logel.cli_console import JsonOption, QuietOption, progress_bars, read_with_progress
+from logel.cli.console import JsonOption, QuietOption, progress_bars, read_with_progress
 from logel.errors import OptionError
 
 
