@@ -13,8 +13,8 @@ import time
 import numpy as np
 
 from benchmarks.report import Check, report
-from logel.envs.crossroad import Crossroad
-from logel.envs.crossroad_driver import SIGMA, START, drive
+from logel.envs.crossroad.driver import SIGMA, START, drive
+from logel.envs.crossroad.world import Crossroad
 
 CAREFUL = (2.5, 3.5, 1.5, 5.0, 40.0)
 EPISODES, ASKED = 400, 50.0

@@ -11,7 +11,16 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from logel.data.history import LearningHistory
-from logel.envs.crossroad import (
+from logel.envs.crossroad.driver import (
+    START,
+    CloneFeatures,
+    RuleDriver,
+    drive,
+    even_clone,
+    plain_clone,
+)
+from logel.envs.crossroad.network import network_path
+from logel.envs.crossroad.world import (
     FEATURE_NAMES,
     GO,
     OBSERVATION_NAMES,
@@ -20,15 +29,6 @@ from logel.envs.crossroad import (
     Crossroad,
     SimulationBusyError,
 )
-from logel.envs.crossroad_driver import (
-    START,
-    CloneFeatures,
-    RuleDriver,
-    drive,
-    even_clone,
-    plain_clone,
-)
-from logel.envs.crossroad_network import network_path
 from logel.errors import MissingExtraError, OptionError
 from logel.inference.infer import Method, infer_reward
 
@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_episode_in_any_order(env: Crossroad) -> No
 def test_the_same_seed_gives_the_same_episode_in_another_process(env: Crossroad) -> None:
     code = (
         "from __future__ import annotations\n"
-        "from logel.envs.crossroad import Crossroad\n"
+        "from logel.envs.crossroad.world import Crossroad\n"
         f"{inspect.getsource(fingerprint)}"
         "env = Crossroad()\n"
         "print(*(fingerprint(env, seed) for seed in (5, 4)), sep='\\n')\n"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from logel.envs import crossroad_network
-from logel.envs.crossroad_network import (
+from logel.envs.crossroad.network import (
     EGO_ROAD,
     LEFT_ROAD,
     N_ROADS,

@@ -349,7 +349,7 @@ def build_networks(
     quiet: QuietOption = False,
 ) -> None:
     """Build the crossroad's road networks again, with netconvert (pip install eclipse-sumo)."""
-    from logel.envs.crossroad_network import N_ROADS, build_network, find_netconvert, network_path
+    from logel.envs.crossroad.network import N_ROADS, build_network, find_netconvert, network_path
 
     if find_netconvert() is not None:
         out.mkdir(parents=True, exist_ok=True)

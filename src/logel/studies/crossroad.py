@@ -19,8 +19,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from logel.data.history import Episode, LearningHistory
-from logel.envs.crossroad import FEATURE_NAMES, WEIGHTS, Crossroad, require_simulator
-from logel.envs.crossroad_driver import SIGMA, START, drive, even_clone
+from logel.envs.crossroad.driver import SIGMA, START, drive, even_clone
+from logel.envs.crossroad.world import FEATURE_NAMES, WEIGHTS, Crossroad, require_simulator
 from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import METHODS, Method, infer_reward
 from logel.inference.regress import compress, objective, solve

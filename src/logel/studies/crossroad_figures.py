@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from logel.envs.crossroad import FEATURE_NAMES, WEIGHTS, Crossroad
-from logel.envs.crossroad_driver import PARAMETER_NAMES, RuleDriver
+from logel.envs.crossroad.driver import PARAMETER_NAMES, RuleDriver
+from logel.envs.crossroad.world import FEATURE_NAMES, WEIGHTS, Crossroad
 from logel.studies.crossroad import LEARNERS, PAPER_WEIGHTS, SAFE, fits, recovered
 from logel.studies.plots import BLUE, GREEN, GREY, ORANGE, RED, new_figure, tidy
 from logel.studies.study_figures import band

@@ -42,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 
-from logel.envs.crossroad_network import (
+from logel.envs.crossroad.network import (
     EGO_ROAD,
     LEFT_ROAD,
     RIGHT_ROAD,
@@ -53,7 +53,7 @@ from logel.envs.crossroad_network import (
     network_path,
     read_network,
 )
-from logel.envs.crossroad_picture import Car, add_cars, background
+from logel.envs.crossroad.picture import Car, add_cars, background
 from logel.errors import LogelError, MissingExtraError, OptionError
 
 Float = npt.NDArray[np.float64]
@@ -190,7 +190,7 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
         # A spec of its own lets tools rebuild the environment without a global registration.
         self.spec = EnvSpec(
             "logel/Crossroad-v0",
-            entry_point="logel.envs.crossroad:Crossroad",
+            entry_point="logel.envs.crossroad.world:Crossroad",
             kwargs={
                 "n_roads": n_roads,
                 "target": target,

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from logel.envs.crossroad_network import Network
+from logel.envs.crossroad.network import Network
 
 Float = npt.NDArray[np.float64]
 Image = npt.NDArray[np.uint8]

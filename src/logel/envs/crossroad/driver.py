@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.data.history import Episode, LearningHistory
-from logel.envs.crossroad import (
+from logel.envs.crossroad.world import (
     DISTANCE_GAPS,
     GO,
     MAX_DISTANCE_GAP,

@@ -1,0 +1,1 @@
+"""The crossroad: simulation, roads, picture, driver."""
