@@ -19,7 +19,7 @@ import torch
 from logel.data.history import LearningHistory
 from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import infer_reward
-from logel.policies.families import MLPGaussian
+from logel.policies.networks import MLPGaussian
 
 GAMMA = 0.99
 

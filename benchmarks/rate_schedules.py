@@ -19,7 +19,7 @@ import torch
 from logel.envs.mujoco import hopper_true_weights
 from logel.inference.infer import infer_reward
 from logel.inference.method import MirrorMethod
-from logel.policies.families import MLPGaussian
+from logel.policies.networks import MLPGaussian
 from logel.rules.rates import Rates
 from logel.studies.mujoco import GAMMA, SIZES, recorded_learner
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.history import LearningHistory, Stage
-from logel.policies.families import LinearGaussian
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
+from logel.policies.gaussian import LinearGaussian
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 GAMMA, SIGMA, NOISE = 0.9, 0.5, 0.4
 NAMES = ("-x1^2", "-x2^2", "-|a|^2", "x1")
 TRUTH = np.array([0.7, 0.3, 0.4, 0.5]) / np.linalg.norm([0.7, 0.3, 0.4, 0.5])

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from command_line import logel
-from logel.data.history import Episode, LearningHistory
+from logel.data.history import LearningHistory
+from logel.data.stage import Episode
 from logel.inference.estimate import RewardEstimate
 
 PYTHON = [sys.executable, "-m", "logel"]

@@ -20,13 +20,14 @@ import command_line
 import logel
 from logel.cli.console import STOPPED, progress_bars, read_with_progress
 from logel.data.folder import new_folder
-from logel.data.history import Episode, LearningHistory
+from logel.data.history import LearningHistory
+from logel.data.stage import Episode
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.errors import FormatError
 from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import infer_reward
 from logel.learners.tabular import SoftValueIteration, observe
-from logel.policies.families import TabularSoftmax
+from logel.policies.softmax import TabularSoftmax
 
 
 def run(*arguments: object) -> tuple[int, str, str]:

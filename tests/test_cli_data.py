@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from command_line import logel
-from logel.data.history import Episode, LearningHistory
+from logel.data.history import LearningHistory
+from logel.data.stage import Episode
 
 
 @pytest.fixture

@@ -10,17 +10,14 @@ import pytest
 import scipy.optimize
 import scipy.stats
 
-from logel.data.history import Episode, LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Episode, Stage
 from logel.errors import HistoryError, OptionError, PolicyError
+from logel.policies.base import Policy
 from logel.policies.cloning import CloneConfig, CloneMethod, clone, clone_stage, stops_early
-from logel.policies.families import (
-    LinearGaussian,
-    LinearSoftmax,
-    MLPCategorical,
-    MLPGaussian,
-    Policy,
-    TabularSoftmax,
-)
+from logel.policies.gaussian import LinearGaussian
+from logel.policies.networks import MLPCategorical, MLPGaussian
+from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 
 PLAIN = CloneConfig(prior_strength=0.0, holdout=0.0)
 

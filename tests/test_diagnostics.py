@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logel.data.history import Episode, Stage
+from logel.data.stage import Episode, Stage
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.inference.gauge import FeatureMoments, Gauge, direction_error, explain, find_gauge
 from logel.learners.tabular import GPOMDPLearner, observe
-from logel.policies.families import TabularSoftmax
+from logel.policies.softmax import TabularSoftmax
 from logel.worlds.own_episodes import StageJacobian, stage_jacobian
 
 

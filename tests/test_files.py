@@ -23,7 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logel.data.folder import FORMAT_VERSION, MANIFEST, HistoryWriter
-from logel.data.history import Episode, LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Episode, Stage
 from logel.errors import FormatError, HistoryError
 
 FIELDS = [f.name for f in fields(Stage)]
@@ -468,7 +469,7 @@ WRITE_FOREVER = """
 import sys
 import numpy as np
 from logel.data.folder import HistoryWriter
-from logel.data.history import Episode, Stage
+from logel.data.stage import Episode, Stage
 writer = HistoryWriter(sys.argv[1])
 for t in range(10**6):
     n = 20_000

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from linear_quadratic import POLICY, advantage_slopes, learner_path, sample_stage
-from logel.data.history import Stage
+from logel.data.stage import Stage
 from logel.envs.tabular import (
     feature_action_values,
     occupancy,
@@ -20,14 +20,10 @@ from logel.envs.tabular import (
 from logel.errors import OptionError, PolicyError
 from logel.inference.regress import compress, solve
 from logel.learners.tabular import NaturalGradientAscent, observe
-from logel.policies.families import (
-    LinearGaussian,
-    LinearSoftmax,
-    MLPCategorical,
-    MLPGaussian,
-    Policy,
-    TabularSoftmax,
-)
+from logel.policies.base import Policy
+from logel.policies.gaussian import LinearGaussian
+from logel.policies.networks import MLPCategorical, MLPGaussian
+from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 from logel.rules.functions import Basis, basis_rows, stage_sums
 from logel.worlds.critic import (
     CriticSums,

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from logel import LearningHistory, Method, RewardEstimate, infer_reward
-from logel.data.history import Episode, Stage
+from logel.data.stage import Episode, Stage
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
 from logel.inference.gauge import direction_error
 from logel.inference.infer import METHODS
 from logel.inference.regress import Status
 from logel.learners.tabular import GPOMDPLearner, RandomWalk, SoftValueIteration, observe
-from logel.policies.families import LinearSoftmax, MLPCategorical, TabularSoftmax
+from logel.policies.networks import MLPCategorical
+from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 from logel.rewards.features import FunctionFeatures, OneHotAreas
 
 GRID = GridMap.parse("..b\n.d.\no.g")

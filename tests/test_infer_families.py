@@ -16,7 +16,7 @@ from logel.inference.gauge import direction_error
 from logel.inference.infer import JointMethod, infer_reward
 from logel.inference.regress import Status
 from logel.learners.gradient_ascent import GradientAscent, ParameterWalk, observe_parametric
-from logel.policies.families import MLPGaussian
+from logel.policies.networks import MLPGaussian
 
 
 def featurised(seed: int) -> tuple[FeaturisedMDP, Any]:

@@ -25,7 +25,9 @@ from logel.inference.movement import Movement
 from logel.inference.regress import Status
 from logel.learners.tabular import NaturalGradientAscent, observe
 from logel.policies.cloning import CloneConfig
-from logel.policies.families import LinearGaussian, MLPGaussian, TabularSoftmax
+from logel.policies.gaussian import LinearGaussian
+from logel.policies.networks import MLPGaussian
+from logel.policies.softmax import TabularSoftmax
 
 QUICK = CloneConfig(holdout=0.0)
 

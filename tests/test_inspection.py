@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logel.data.history import Episode, LearningHistory
+from logel.data.history import LearningHistory
 from logel.data.inspection import inspect_history
+from logel.data.stage import Episode
 
 
 def noisy(

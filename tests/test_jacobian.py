@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logel.data.history import Episode, Stage
+from logel.data.stage import Episode, Stage
 from logel.envs.tabular import (
     TabularMDP,
     feature_jacobian,
@@ -19,13 +19,10 @@ from logel.envs.tabular import (
     softmax_policy,
 )
 from logel.errors import OptionError, PolicyError
-from logel.policies.families import (
-    LinearGaussian,
-    LinearSoftmax,
-    MLPCategorical,
-    Policy,
-    TabularSoftmax,
-)
+from logel.policies.base import Policy
+from logel.policies.gaussian import LinearGaussian
+from logel.policies.networks import MLPCategorical
+from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 from logel.worlds.own_episodes import StageJacobian, features_to_go, stage_jacobian
 
 HORIZON = 5

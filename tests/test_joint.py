@@ -31,7 +31,7 @@ from logel.learners.tabular import (
     TabularLearner,
     observe,
 )
-from logel.policies.families import TabularSoftmax
+from logel.policies.softmax import TabularSoftmax
 from logel.rules.values import (
     MODELS,
     GradientLearner,

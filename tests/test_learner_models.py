@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp, softmax
 
-from logel.data.history import Stage
+from logel.data.stage import Stage
 from logel.envs.tabular import (
     TabularMDP,
     action_values,
@@ -24,7 +24,7 @@ from logel.envs.tabular import (
     softmax_policy,
 )
 from logel.learners.tabular import SoftPolicyIteration, SoftValueIteration, soft_action_values
-from logel.policies.families import TabularSoftmax
+from logel.policies.softmax import TabularSoftmax
 from logel.rules.values import (
     MODELS,
     GradientLearner,

@@ -261,7 +261,7 @@ def test_learner_and_observer_have_streams_of_their_own() -> None:
         horizon=5,
         parameters=True,
     )[0]
-    from logel.policies.families import TabularSoftmax
+    from logel.policies.softmax import TabularSoftmax
     from logel.worlds.own_episodes import stage_jacobian
 
     own = stage_jacobian(TabularSoftmax(4, 3), np.zeros(8), stage, gamma=0.8, baseline="time")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logel.data.history import Episode, Stage
+from logel.data.stage import Episode, Stage
 from logel.envs.parametric import FeaturisedMDP
 from logel.envs.tabular import random_mdp
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
-from logel.policies.families import LinearSoftmax
+from logel.policies.softmax import LinearSoftmax
 from logel.rules.ascent import ASCENTS, AdamAscent, NaturalAscent, PlainAscent
 from logel.rules.values import GradientLearner
 from logel.worlds.linear import LinearWorld, distinct_observations, indexed, linear_world

@@ -19,12 +19,13 @@ from logel import (
     TabularSoftmax,
     infer_reward,
 )
-from logel.data.history import Stage
+from logel.data.stage import Stage
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.errors import HistoryError, OptionError
 from logel.learners.tabular import GPOMDPLearner, observe
+from logel.policies.base import Policy
 from logel.policies.cloning import CloneConfig
-from logel.policies.families import LinearGaussian, Policy
+from logel.policies.gaussian import LinearGaussian
 
 MDP = gridworld_mdp(GridMap.parse("..b\n.d.\no.g"), gamma=0.9)
 POLICY = TabularSoftmax(9, 4)

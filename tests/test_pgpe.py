@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from logel.data.history import Episode
+from logel.data.stage import Episode
 from logel.errors import OptionError
 from logel.learners.pgpe import (
     PGPE,

@@ -12,7 +12,7 @@ from logel.errors import OptionError
 from logel.inference.infer import infer_reward
 from logel.inference.more_data import Planning
 from logel.learners.tabular import GPOMDPLearner, observe
-from logel.policies.families import TabularSoftmax
+from logel.policies.softmax import TabularSoftmax
 from test_estimate import example
 
 

@@ -12,20 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from logel.data.history import Episode, Stage
+from logel.data.stage import Episode, Stage
 from logel.envs.tabular import softmax_policy
 from logel.errors import OptionError, PolicyError
-from logel.policies.families import (
-    GaussianPolicy,
-    LinearGaussian,
-    LinearSoftmax,
-    MLPCategorical,
-    MLPGaussian,
-    Policy,
-    SoftmaxPolicy,
-    TabularSoftmax,
-)
+from logel.policies.base import Policy
 from logel.policies.fisher import BlockFisher, DenseFisher, Fisher, ProductFisher
+from logel.policies.gaussian import GaussianPolicy, LinearGaussian
+from logel.policies.networks import MLPCategorical, MLPGaussian
+from logel.policies.softmax import LinearSoftmax, SoftmaxPolicy, TabularSoftmax
 
 
 def polynomial(observations: Any) -> Any:

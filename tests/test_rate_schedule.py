@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import scipy.special
 import scipy.stats
@@ -27,8 +26,8 @@ from logel.rules.rates import (
     shapes,
     weigh,
 )
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 TRUTH = np.array([0.8, -0.5, 0.3])
 
 

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logel.data.history import Episode, LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Episode, Stage
 from logel.envs import lqr
 from logel.envs.parametric import FeaturisedMDP, LinearControl
 from logel.envs.tabular import random_mdp
 from logel.errors import HistoryError, OptionError
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
-from logel.policies.families import LinearGaussian
+from logel.policies.gaussian import LinearGaussian
 from logel.worlds.own_episodes import stage_jacobian
 from logel.worlds.pooled import N_GROUPS, CriticBasis, sampled_world
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from logel import LearningHistory, MLPCategorical, MLPGaussian, SB3Policy, Stage, infer_reward
 from logel.errors import FormatError, PolicyError
-from logel.policies.families import Policy
+from logel.policies.base import Policy
 from logel.policies.sb3 import checkpoint_parameters, policy_parameters, set_policy_parameters
 from logel.policies.sb3_checkpoint import read_checkpoint, recorded_gamma
 

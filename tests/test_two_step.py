@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from logel import LearningHistory, Method, TabularSoftmax, infer_reward
-from logel.data.history import Stage
+from logel.data.stage import Stage
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.envs.tabular import (
     feature_action_values,
@@ -39,8 +39,8 @@ from logel.learners.tabular import (
     observe,
 )
 from logel.policies.cloning import clone
-from logel.policies.families import LinearSoftmax
 from logel.policies.fisher import BlockFisher
+from logel.policies.softmax import LinearSoftmax
 from logel.rules.updates import Candidate, adam, held_out_gains, natural
 from logel.worlds.own_episodes import Baseline, StageJacobian, stage_jacobian
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logel.data.history import Episode, Stage
+from logel.data.stage import Episode, Stage
 from logel.envs.tabular import TabularMDP, random_mdp, sample_episodes, uniform_policy
 from logel.errors import HistoryError, PolicyError
-from logel.policies.families import TabularSoftmax
+from logel.policies.softmax import TabularSoftmax
 from logel.worlds.table import TabularWorld, pool_world
 
 

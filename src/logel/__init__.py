@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _NAMES = {
-    "Episode": "logel.data.history",
-    "Stage": "logel.data.history",
+    "Episode": "logel.data.stage",
+    "Stage": "logel.data.stage",
     "LearningHistory": "logel.data.history",
     "HistoryWriter": "logel.data.folder",
     "Rollout": "logel.data.rollout",
     "record_stage": "logel.data.rollout",
     "HistoryRecorder": "logel.learners.sb3",
-    "TabularSoftmax": "logel.policies.families",
-    "LinearSoftmax": "logel.policies.families",
-    "LinearGaussian": "logel.policies.families",
-    "MLPGaussian": "logel.policies.families",
-    "MLPCategorical": "logel.policies.families",
+    "TabularSoftmax": "logel.policies.softmax",
+    "LinearSoftmax": "logel.policies.softmax",
+    "LinearGaussian": "logel.policies.gaussian",
+    "MLPGaussian": "logel.policies.networks",
+    "MLPCategorical": "logel.policies.networks",
     "SB3Policy": "logel.policies.sb3",
     "Method": "logel.inference.method",
     "infer_reward": "logel.inference.infer",
@@ -35,8 +35,9 @@ _NAMES = {
 
 if TYPE_CHECKING:
     from logel.data.folder import HistoryWriter
-    from logel.data.history import Episode, LearningHistory, Stage
+    from logel.data.history import LearningHistory
     from logel.data.rollout import Rollout, record_stage
+    from logel.data.stage import Episode, Stage
     from logel.errors import LogelError
     from logel.inference.estimate import RewardEstimate
     from logel.inference.infer import infer_reward
@@ -45,14 +46,10 @@ if TYPE_CHECKING:
 
     # Importing all names must work without Stable-Baselines3, so this one is not in __all__.
     from logel.learners.sb3 import HistoryRecorder as HistoryRecorder
-    from logel.policies.families import (
-        LinearGaussian,
-        LinearSoftmax,
-        MLPCategorical,
-        MLPGaussian,
-        TabularSoftmax,
-    )
+    from logel.policies.gaussian import LinearGaussian
+    from logel.policies.networks import MLPCategorical, MLPGaussian
     from logel.policies.sb3 import SB3Policy
+    from logel.policies.softmax import LinearSoftmax, TabularSoftmax
     from logel.rewards.linear import LinearReward
 
 __all__ = [

@@ -2,11 +2,12 @@ import numpy as np
 import pytest
 
 from logel.baselines.girl import _on_simplex, girl
-from logel.data.history import LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
 from logel.envs.tabular import feature_jacobian, random_mdp, sample_episodes, softmax_policy
 from logel.errors import OptionError
 from logel.inference.gauge import direction_error
-from logel.policies.families import TabularSoftmax
+from logel.policies.softmax import TabularSoftmax
 
 MDP = random_mdp(np.random.default_rng(4), n_states=4, n_actions=3, n_features=3, gamma=0.8)
 THETA = np.random.default_rng(5).standard_normal(8)

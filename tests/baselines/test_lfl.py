@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from logel.baselines.lfl import count_transitions, fit_lfl, lfl, lfl_targets, shaping_matrix
-from logel.data.history import LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.tabular import (
     TabularMDP,
@@ -15,7 +16,7 @@ from logel.envs.tabular import (
 )
 from logel.errors import IdentificationError, OptionError, PolicyError
 from logel.learners.tabular import SoftPolicyIteration, observe
-from logel.policies.families import LinearSoftmax, TabularSoftmax
+from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 
 GRID = gridworld_mdp()
 WEIGHTS = grid_weights(GRID.feature_names)

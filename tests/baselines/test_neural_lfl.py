@@ -17,19 +17,16 @@ from logel.baselines.neural_lfl import (
     reward_family,
 )
 from logel.baselines.soft_improvement import kl_divergence, step_rows, step_targets
-from logel.data.history import Episode, LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Episode, Stage
 from logel.envs import lqr
 from logel.envs.parametric import LinearControl
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
+from logel.policies.base import Policy
 from logel.policies.cloning import CloneConfig
-from logel.policies.families import (
-    LinearGaussian,
-    LinearSoftmax,
-    MLPCategorical,
-    MLPGaussian,
-    Policy,
-    TabularSoftmax,
-)
+from logel.policies.gaussian import LinearGaussian
+from logel.policies.networks import MLPCategorical, MLPGaussian
+from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 
 WEIGHTS, TEMPERATURE = np.array([1.0, 0.3, 0.2]), 0.7
 QUICK = NeuralLflConfig(

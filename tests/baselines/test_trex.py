@@ -19,7 +19,8 @@ from logel.baselines.trex import (
     snippets_of,
     trex,
 )
-from logel.data.history import LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
 from logel.errors import HistoryError, IdentificationError, OptionError
 
 TOY = TrexConfig(snippet_length=20, hidden=(32, 32), n_steps=600, rate=1e-3)

@@ -12,7 +12,7 @@ from logel import cli
 from logel.errors import MissingExtraError
 from logel.inference.infer import METHODS, Method
 from logel.learners.pgpe import PGPE, Search, learn, random_walk, watch
-from logel.policies.families import LinearGaussian
+from logel.policies.gaussian import LinearGaussian
 from logel.studies import crossroad
 from logel.studies.studies import STUDIES, StudyOptions, reproduce
 
@@ -44,7 +44,7 @@ def test_a_small_study_writes_tables_figures_and_claims(tmp_path: Path) -> None:
 
 def toy(purpose: bool) -> tuple[float, float]:
     """Explained movement and the 95% point of chance, for a learner on a line or a random walk."""
-    from logel.data.history import Episode
+    from logel.data.stage import Episode
 
     def rollout(parameters: np.ndarray, seed: int) -> Episode:
         rng = np.random.default_rng(seed)

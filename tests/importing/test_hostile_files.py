@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logel.data.history import Episode, LearningHistory
+from logel.data.history import LearningHistory
 from logel.data.limits import Limits
+from logel.data.stage import Episode
 from logel.errors import FormatError, HistoryError, LogelError
 
 h5py = pytest.importorskip("h5py")

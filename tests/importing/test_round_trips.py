@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logel.data.history import Episode, LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Episode, Stage
 
 NAMES = st.lists(
     st.text(max_size=5).filter(lambda name: not set(name) & {"\n", "\r"}),

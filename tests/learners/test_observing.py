@@ -18,7 +18,7 @@ from logel.envs.mujoco import FEATURES
 from logel.inference.estimate import RewardEstimate
 from logel.learners.observing import train_observer
 from logel.learners.ppo import PPOSettings, train_ppo
-from logel.policies.families import MLPGaussian
+from logel.policies.networks import MLPGaussian
 from test_cli_console import interrupted
 
 SMALL = partial(PPOSettings, n_envs=2, n_steps=100, batch_size=50, n_epochs=2, hidden=(8,))

@@ -20,7 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from command_line import logel
-from logel.data.history import Episode, LearningHistory
+from logel.data.history import LearningHistory
+from logel.data.stage import Episode
 from logel.errors import FormatError, OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import Fit, Gauge

@@ -9,13 +9,14 @@ from __future__ import annotations
 import numpy as np
 import scipy.optimize
 
-from logel.data.history import FeatureFunction, LearningHistory
+from logel.data.history import LearningHistory
 from logel.errors import IdentificationError, OptionError
 from logel.inference.gauge import FeatureMoments, find_gauge
+from logel.policies.base import Policy
 from logel.policies.cloning import CloneConfig, clone
-from logel.policies.families import Policy
 from logel.rewards.features import feature_names, featured
 from logel.rewards.linear import LinearReward
+from logel.types import FeatureFunction
 from logel.worlds.own_episodes import Baseline, stage_jacobian
 
 

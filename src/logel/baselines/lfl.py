@@ -14,15 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from logel.data.history import Array, LearningHistory
+from logel.data.history import LearningHistory
 from logel.errors import IdentificationError, OptionError, PolicyError
 from logel.policies.cloning import CloneConfig, clone
-from logel.policies.families import TabularSoftmax
+from logel.policies.softmax import TabularSoftmax
+from logel.types import Array, Float
 from logel.worlds.table import successors
-
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from os import PathLike
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.baselines.networks import Network, flat_rows
 from logel.baselines.reward_file import RewardFile, load_reward, number, save_reward
-from logel.data.history import Array
 from logel.errors import FormatError, OptionError
+from logel.types import Array, Float
 
-Float = npt.NDArray[np.float64]
 _KIND = "neural-lfl"
 _LOG_2PI = math.log(2 * math.pi)
 

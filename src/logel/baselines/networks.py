@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from logel.data.history import Array
 from logel.errors import Choice, IdentificationError, OptionError
+from logel.types import Array
 
 
 class Activation(Choice):

@@ -46,7 +46,8 @@ from logel.baselines.networks import (
     initial_parameters,
 )
 from logel.baselines.soft_improvement import StepRows, step_rows, step_targets
-from logel.data.history import LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
 from logel.errors import (
     Choice,
     HistoryError,
@@ -55,18 +56,13 @@ from logel.errors import (
     OptionError,
     PolicyError,
 )
+from logel.policies.base import Policy
 from logel.policies.cloning import CloneConfig, clone, known_parameters, starting_point
-from logel.policies.families import (
-    GaussianPolicy,
-    MLPCategorical,
-    MLPGaussian,
-    Policy,
-    SoftmaxPolicy,
-    TabularSoftmax,
-)
-from logel.progress import Progress
+from logel.policies.gaussian import GaussianPolicy
+from logel.policies.networks import MLPCategorical, MLPGaussian
+from logel.policies.softmax import SoftmaxPolicy, TabularSoftmax
+from logel.types import Float, Progress
 
-Float = npt.NDArray[np.float64]
 # Rows evaluated at a time where all of them are: bounds memory.
 _BLOCK = 2**14
 
@@ -146,7 +142,7 @@ def neural_lfl(
         temperature: The model's alpha; unless `config` says otherwise, it only scales the reward.
         config: Choices of the fit.
         parameters: The policies, shape (m + 1, d), where they have been cloned already.
-        clone_config: Clone by `logel.policies.cloning.clone` with these choices; by default, by minibatch
+        clone_config: Clone by `logel.policies.cloning.clone` like this; by default, by minibatch
             steps, which take seconds where converged clones of networks take minutes.
         use_parameters: Use the history's policy parameters if it has them, instead of cloning.
         seed: Chooses minibatches and the networks' starting points.

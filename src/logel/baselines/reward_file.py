@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import safetensors
 import safetensors.numpy
 
 from logel.baselines.networks import Network
 from logel.data.folder import package_versions, write_atomically
-from logel.data.history import Array
 from logel.errors import FormatError
+from logel.types import Array, Float
 
-Float = npt.NDArray[np.float64]
 FORMAT = "logel-reward"
 FORMAT_VERSION = 1
 # A three-layer network of 256 is under 1 MB; anything near this limit is not one of ours.

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from logel.data.history import Stage
+from logel.data.stage import Stage
 from logel.errors import HistoryError, PolicyError
-from logel.policies.families import GaussianPolicy, Policy
+from logel.policies.base import Policy
+from logel.policies.gaussian import GaussianPolicy
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 # Rows evaluated at a time: bounds memory.
 _BLOCK = 2**14
 

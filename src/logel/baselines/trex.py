@@ -37,11 +37,11 @@ from logel.baselines.networks import (
     initial_parameters,
 )
 from logel.baselines.reward_file import RewardFile, load_reward, number, save_reward
-from logel.data.history import Array, LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
 from logel.errors import Choice, FormatError, HistoryError, IdentificationError, OptionError
-from logel.progress import Progress
+from logel.types import Array, Float, Progress
 
-Float = npt.NDArray[np.float64]
 Int = npt.NDArray[np.int64]
 _KIND = "t-rex"
 # Rows evaluated at a time where all of them are: bounds memory.

@@ -19,8 +19,9 @@ from logel import __version__
 from logel.errors import LogelError, MissingExtraError
 
 if TYPE_CHECKING:
-    from logel.data.history import LearningHistory, Stage, StageSource
-    from logel.progress import Progress
+    from logel.data.history import LearningHistory, StageSource
+    from logel.data.stage import Stage
+    from logel.types import Progress
 
 # Which extra installs what we import from it.
 EXTRAS = {

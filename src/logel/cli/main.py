@@ -29,7 +29,7 @@ from logel.errors import LogelError, OptionError
 
 if TYPE_CHECKING:
     from logel.data.history import LearningHistory
-    from logel.policies.families import Policy
+    from logel.policies.base import Policy
 
 app = typer.Typer(
     cls=Commands,
@@ -374,13 +374,9 @@ def choose_policy(history: LearningHistory, family: str, *, device: str = "cpu")
     import numpy as np
     import torch
 
-    from logel.policies.families import (
-        LinearGaussian,
-        LinearSoftmax,
-        MLPCategorical,
-        MLPGaussian,
-        TabularSoftmax,
-    )
+    from logel.policies.gaussian import LinearGaussian
+    from logel.policies.networks import MLPCategorical, MLPGaussian
+    from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 
     if device.partition(":")[0] not in ("cpu", "cuda"):
         raise OptionError(f"unknown device {device!r}: choose cpu or cuda")

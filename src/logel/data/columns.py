@@ -8,8 +8,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from logel.data.history import Array
 from logel.errors import HistoryError
+from logel.types import Array
 
 
 def shown(name: object, most: int = 60) -> str:

@@ -28,17 +28,10 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from logel.data.history import (
-    Array,
-    LearningHistory,
-    Signature,
-    Stage,
-    check_feature_names,
-    check_parameters,
-    check_stage,
-)
+from logel.data.history import LearningHistory, check_feature_names
+from logel.data.stage import Signature, Stage, check_parameters, check_stage
 from logel.errors import FormatError, HistoryError
-from logel.progress import Progress
+from logel.types import Array, Progress
 
 FORMAT = "logel-history"
 FORMAT_VERSION = 1

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from logel.data.history import Array
 from logel.data.limits import CellCount, Limits, check_plain_file
 from logel.errors import FormatError, HistoryError, MissingExtraError
+from logel.types import Array
 
 # Deflate, shuffle, Fletcher32, n-bit, scale-offset and h5py's LZF: all part of the library itself.
 _BUILT_IN_FILTERS = {1, 2, 3, 5, 6, 32000}

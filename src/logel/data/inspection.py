@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from logel.data.history import Array, LearningHistory, Signature, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Signature, Stage
+from logel.types import Array
 
 # A value this many times the central 98% away from the median is more likely a mistake than a tail.
 _OUTLIER = 1000.0

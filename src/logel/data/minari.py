@@ -19,10 +19,11 @@ import numpy as np
 
 from logel.data.columns import shown
 from logel.data.hdf5 import Hdf5Reader, open_hdf5
-from logel.data.history import Array, Episode, LearningHistory, Stage
+from logel.data.history import LearningHistory
 from logel.data.limits import CellCount, Limits, check_plain_file
+from logel.data.stage import Episode, Stage
 from logel.errors import FormatError, HistoryError, OptionError
-from logel.progress import Progress
+from logel.types import Array, Progress
 
 LOGEL_KEY = "logel"
 _METADATA, _DATA = "metadata.json", "main_data.hdf5"

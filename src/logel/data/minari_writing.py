@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from logel.data.history import Array, LearningHistory, Stage
+from logel.data.history import LearningHistory
 from logel.data.minari import LOGEL_KEY
+from logel.data.stage import Stage
 from logel.errors import FormatError, MissingExtraError
-from logel.progress import Progress
+from logel.types import Array, Progress
 
 
 def save_minari(

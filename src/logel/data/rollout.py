@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.data.folder import HistoryWriter
-from logel.data.history import Array, Episode, Stage
+from logel.data.stage import Episode, Stage
 from logel.errors import HistoryError
+from logel.types import Array
 
 
 @dataclass(frozen=True, eq=False)

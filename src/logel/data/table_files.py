@@ -26,7 +26,7 @@ from logel.data.limits import CellCount, Limits, check_plain_file
 from logel.data.table_writing import table_of_history, table_of_stages
 from logel.data.tables import history_from_table
 from logel.errors import FormatError, HistoryError, MissingExtraError, OptionError
-from logel.progress import Progress
+from logel.types import Progress
 
 _FORMATS = ("csv", "parquet")
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from logel.data.columns import Column, Origin, Table, join
-from logel.data.history import Array, LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
 from logel.data.tables import FEATURE
+from logel.types import Array
 
 
 def table_of_history(history: LearningHistory) -> Table:

@@ -25,8 +25,9 @@ import numpy as np
 
 from logel.data.arrays import pack_history
 from logel.data.columns import Table, shown
-from logel.data.history import Array, LearningHistory
+from logel.data.history import LearningHistory
 from logel.errors import HistoryError
+from logel.types import Array
 
 _LABELS = ("stage", "episode", "time")
 _INDEXED = re.compile(r"(observation|action)((?:_(?:0|[1-9]\d{0,8}))*)")

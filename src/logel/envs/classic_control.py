@@ -6,12 +6,9 @@ recorder = HistoryRecorder("history", FEATURES["CartPole-v1"])    # while SB3 tr
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from logel.data.history import Array
 from logel.rewards.features import FunctionFeatures, RewardFeatures
-
-Float = npt.NDArray[np.float64]
+from logel.types import Array, Float
 
 # Where an episode of CartPole-v1 ends: metres from the centre, radians from upright.
 TRACK = 2.4

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import solve_discrete_are, solve_discrete_lyapunov
 
-from logel.data.history import Array
 from logel.envs.tabular import EpisodeArrays, FloatArray
 from logel.errors import OptionError, PolicyError
+from logel.types import Array
 
 # Curvatures below this fraction of the largest cost are rounding errors of a flat direction.
 _FLAT = 1e-12

@@ -16,15 +16,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 
-from logel.data.history import Array
 from logel.errors import MissingExtraError
 from logel.rewards.features import ActionCost, Concatenate, RBFGrid, RewardFeatures, StepFeatures
 from logel.rewards.gymnasium import with_features
-
-Float = npt.NDArray[np.float64]
+from logel.types import Array, Float
 
 HOPPER_DT = 0.008
 """Seconds of one step of Hopper-v5: four frames of 2 ms."""

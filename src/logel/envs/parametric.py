@@ -14,13 +14,14 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.history import Array, Stage
+from logel.data.stage import Stage
 from logel.envs import lqr, tabular
 from logel.errors import OptionError, PolicyError
-from logel.policies.families import LinearGaussian, LinearSoftmax, Policy
+from logel.policies.base import Policy
 from logel.policies.fisher import DenseFisher, Fisher
-
-Float = npt.NDArray[np.float64]
+from logel.policies.gaussian import LinearGaussian
+from logel.policies.softmax import LinearSoftmax
+from logel.types import Array, Float
 
 
 class ParametricWorld(Protocol):

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from logel.data.history import Array, Stage
+from logel.data.stage import Stage
 from logel.errors import OptionError, PolicyError
+from logel.types import Array
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from logel.data.history import Stage
+from logel.data.stage import Stage
 from logel.errors import IdentificationError
 from logel.inference.gauge import Gauge
 from logel.inference.method import Method
@@ -40,14 +39,12 @@ from logel.inference.spread import (
     spread_of,
     unexplained_covariance,
 )
+from logel.policies.base import Policy
 from logel.policies.cloning import Clone
-from logel.policies.families import Policy
 from logel.policies.fisher import Fisher, ProductFisher
-from logel.progress import Progress
 from logel.rules.updates import Candidate, Learner, held_out_gains, natural
+from logel.types import Float, Progress
 from logel.worlds.own_episodes import StageJacobian, stage_jacobian
-
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.errors import OptionError
 from logel.inference.gauge import Fit, Gauge, explain
@@ -26,12 +25,11 @@ from logel.inference.smooth import (
     fit_random_walk,
     weight_posterior,
 )
-from logel.progress import Progress
 from logel.rules.ascent import ASCENTS
 from logel.rules.rule import PathModel
 from logel.rules.values import MODELS
+from logel.types import Float, Progress
 
-Float = npt.NDArray[np.float64]
 logger = logging.getLogger(__name__)
 # Rounds of the random walk, of other accounts without a reward, and of the winner without one.
 _WALK_ROUNDS, _NULL_ROUNDS, _WEIGHTLESS_ROUNDS = 12, 12, 8

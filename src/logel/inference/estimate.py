@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.stats
 
 from logel.data.folder import package_versions, write_atomically
@@ -20,11 +19,11 @@ from logel.inference.export import to_frame, to_html, to_inference_data
 from logel.inference.gauge import Fit, Gauge
 from logel.inference.more_data import Planning
 from logel.inference.regress import Status
+from logel.types import Float
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Float = npt.NDArray[np.float64]
 FORMAT = "logel-estimate"
 # 2 added `planning`; files of version 1 are read as estimates without it.
 FORMAT_VERSION = 2

@@ -6,17 +6,16 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.data.notebook import escaped
 from logel.errors import MissingExtraError, OptionError
+from logel.types import Float
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from logel.inference.estimate import RewardEstimate
 
-Float = npt.NDArray[np.float64]
 _MOST_ROWS = 100
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.history import Stage
+from logel.data.stage import Stage
 from logel.errors import IdentificationError
+from logel.types import Float
 
 if TYPE_CHECKING:
     # Importing it would load torch, which reading an estimate has no use for.
     from logel.worlds.own_episodes import StageJacobian
 
-Float = npt.NDArray[np.float64]
 # Chosen so that a true gauge direction escapes detection about once in a thousand histories.
 _NOISE_SIGMAS = 3.0
 

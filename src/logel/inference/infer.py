@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from logel.data.history import FeatureFunction, LearningHistory
+from logel.data.history import LearningHistory
 from logel.errors import IdentificationError, OptionError
 from logel.inference.choose import JointMethod
 from logel.inference.estimate import RewardEstimate
@@ -18,9 +18,9 @@ from logel.inference.joint import infer_jointly, joint_applies
 from logel.inference.method import Method, MirrorMethod
 from logel.inference.mirror import infer_in_function_space
 from logel.inference.two_step import infer_two_step
+from logel.policies.base import Policy
 from logel.policies.cloning import CloneConfig, CloneMethod
-from logel.policies.families import Policy
-from logel.progress import Progress
+from logel.types import FeatureFunction, Progress
 from logel.worlds.own_episodes import Baseline
 
 __all__ = ["METHODS", "AnyMethod", "JointMethod", "Method", "MirrorMethod", "infer_reward"]

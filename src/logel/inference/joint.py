@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.history import FeatureFunction, LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
 from logel.errors import IdentificationError, LogelError, OptionError
 from logel.inference.choose import (
     JointMethod,
@@ -24,18 +25,19 @@ from logel.inference.known_path import KnownPathFit, fit_known_path
 from logel.inference.more_data import Planning
 from logel.inference.regress import Status
 from logel.inference.smooth import JointFit, expected_covariance, fit_path
+from logel.policies.base import Policy
 from logel.policies.cloning import CloneConfig, known_or_cloned, known_parameters
-from logel.policies.families import GaussianPolicy, LinearSoftmax, Policy, TabularSoftmax
-from logel.progress import Progress
+from logel.policies.gaussian import GaussianPolicy
+from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 from logel.rewards.features import feature_names, featured
 from logel.rules.ascent import ASCENTS
 from logel.rules.rule import PathModel
 from logel.rules.values import MODELS, DriftingValues
+from logel.types import FeatureFunction, Float, Progress
 from logel.worlds.linear import LinearWorld, distinct_observations, linear_world
 from logel.worlds.pooled import N_GROUPS, SampledWorld, sampled_world
 from logel.worlds.table import TabularWorld, pool_world
 
-Float = npt.NDArray[np.float64]
 logger = logging.getLogger(__name__)
 # Number d of parameters beyond which dense D x D filtering takes minutes rather than seconds.
 LARGEST_JOINT = 600

@@ -12,11 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.rules.rule import PathModel
-
-Float = npt.NDArray[np.float64]
+from logel.types import Float
 
 
 @dataclass(frozen=True, eq=False)

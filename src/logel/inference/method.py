@@ -15,7 +15,7 @@ from logel.worlds.own_episodes import Baseline, Estimator
 
 @dataclass(frozen=True)
 class Method:
-    """Every choice of the two-step inference; the named ones are in `logel.inference.infer.METHODS`.
+    """Every choice of the two-step inference; the named ones are in `inference.infer.METHODS`.
 
     Attributes:
         clone: How parameters are fitted when they are not known.

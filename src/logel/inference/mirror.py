@@ -6,9 +6,8 @@ import logging
 from dataclasses import asdict, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from logel.data.history import OWN_EPISODES, FeatureFunction, LearningHistory
+from logel.data.history import OWN_EPISODES, LearningHistory
 from logel.errors import IdentificationError, LogelError, OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import FeatureMoments, Fit, Gauge, explain, find_gauge
@@ -16,15 +15,14 @@ from logel.inference.method import MirrorMethod
 from logel.inference.mirror_solve import Answer, solve_movement
 from logel.inference.movement import Movement, as_jacobians, project
 from logel.inference.regress import Status
+from logel.policies.base import Policy
 from logel.policies.cloning import ClonedPath, CloneMethod, known_or_cloned
-from logel.policies.families import Policy
-from logel.progress import Progress
 from logel.rewards.features import feature_names, featured
 from logel.rules.functions import Basis, StageSums, stage_sums
 from logel.rules.rates import Rates
+from logel.types import FeatureFunction, Float, Progress
 from logel.worlds.critic import ScaleSums
 
-Float = npt.NDArray[np.float64]
 logger = logging.getLogger(__name__)
 # Chance that a movement that has nothing to do with any reward is called explained.
 _FALSE_ALARM = 0.05

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.stats
 
 from logel.inference.gauge import Gauge
@@ -25,8 +24,8 @@ from logel.rules.rates import (
     schedules,
     weigh,
 )
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 # Share of the design's squared size, in any direction, that may be taken off as sampling noise:
 # beyond it the correction would mostly amplify noise.
 _MOST_NOISE = 0.75

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.errors import OptionError
-
-Float = npt.NDArray[np.float64]
+from logel.types import Float
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.rules.functions import StageSums
+from logel.types import Float
 from logel.worlds.critic import CriticSums, fit_critic, pooled
 from logel.worlds.own_episodes import StageJacobian
-
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

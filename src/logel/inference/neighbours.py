@@ -14,15 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from logel.data.history import Stage
-from logel.policies.families import Policy
-from logel.progress import Progress
+from logel.data.stage import Stage
+from logel.policies.base import Policy
+from logel.types import Float, Progress
 from logel.worlds.own_episodes import Baseline, StageJacobian, stage_jacobian
 
-Float = npt.NDArray[np.float64]
 # A row counts at most this often.
 LARGEST_RATIO = 5.0
 # Share of a neighbour's episodes that must remain effective.

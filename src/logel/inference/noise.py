@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
 from logel.inference.regress import Steps, compress, compress_grams
 from logel.policies.fisher import Fisher
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 # Products with a network's information that its sketch takes: a few dozen directions carry most
 # of it, and each costs a pass over the stage.
 SKETCH_RANK = 40

@@ -20,15 +20,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.history import (
-    Episode,
-    FeatureFunction,
-    LearningHistory,
-    Signature,
-    Stage,
-    check_parameters,
-    check_stage,
-)
+from logel.data.history import LearningHistory
+from logel.data.stage import Episode, Signature, Stage, check_parameters, check_stage
 from logel.errors import HistoryError, LogelError, OptionError
 from logel.inference.accounts import (
     Account,
@@ -60,12 +53,12 @@ from logel.inference.noise import IdentityMetric
 from logel.inference.regress import Steps
 from logel.inference.spread import NoiseParts, StageSample, joined, step_between
 from logel.inference.two_step_estimate import CloneFacts, Report
+from logel.policies.base import Policy
 from logel.policies.cloning import Clone, CloneMethod, clone_stage, starting_point
-from logel.policies.families import Policy
 from logel.rewards.features import feature_names, featured
 from logel.rules.updates import Learner
+from logel.types import FeatureFunction, Float
 
-Float = npt.NDArray[np.float64]
 # A movement smaller than this is what rounding leaves of a converged fit.
 _STILL = 1e-9
 

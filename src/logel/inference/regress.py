@@ -29,8 +29,8 @@ import scipy.linalg
 import scipy.optimize
 
 from logel.errors import IdentificationError, OptionError
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 # Subtracting noise leaves at least this share of the normal equations in every direction: beyond
 # it, an estimate would be mostly the error of the noise's own estimate.
 NOISE_MARGIN = 0.1

@@ -21,8 +21,8 @@ from logel.inference.regress import (
     solve_weights,
     without_noise,
 )
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 # Powers p of the schedules rate[t] ~ (1 + t)^p, and how far single rates may stray from one, as a
 # share of the typical rate. Shrinkage needs no finer choice.
 _POWERS = np.linspace(-3.0, 1.0, 33)

@@ -18,13 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import cho_solve, solve_triangular
 
 from logel.errors import OptionError
 from logel.rules.rule import Observation, PathModel, Prediction
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 # Rounds in which the path settles before the weights may shape the noise.
 _WARM_UP = 2
 # Prior variance that holds the weights at zero.

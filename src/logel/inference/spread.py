@@ -19,15 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.inference.noise import Metric
 from logel.inference.regress import Solution, Steps
 from logel.policies.cloning import Clone
 from logel.policies.fisher import ProductFisher
+from logel.types import Float
 from logel.worlds.own_episodes import StageJacobian
-
-Float = npt.NDArray[np.float64]
 
 
 def jackknife_weights(n_groups: int) -> Float:

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from logel.data.history import FeatureFunction, LearningHistory
+from logel.data.history import LearningHistory
 from logel.errors import LogelError, OptionError
 from logel.inference.accounts import (
     Account,
@@ -42,13 +41,12 @@ from logel.inference.noise import Metric
 from logel.inference.regress import Steps
 from logel.inference.spread import NoiseParts, StageSample, joined, step_between
 from logel.inference.two_step_estimate import CloneFacts, Report
+from logel.policies.base import Policy
 from logel.policies.cloning import ClonedPath, CloneMethod, known_or_cloned
-from logel.policies.families import Policy
-from logel.progress import Progress
 from logel.rewards.features import feature_names, featured
 from logel.rules.updates import Learner, adam
+from logel.types import FeatureFunction, Float, Progress
 
-Float = npt.NDArray[np.float64]
 logger = logging.getLogger(__name__)
 # Rounds in which Adam's diagonal and the weights are refreshed in turn.
 _ADAM_ROUNDS = 4

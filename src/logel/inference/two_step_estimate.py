@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.inference.accounts import Account, Spread, normalised
 from logel.inference.estimate import RewardEstimate
@@ -19,8 +18,8 @@ from logel.inference.shrinkage import RateShrinkage
 from logel.policies.cloning import Clone
 from logel.policies.fisher import BlockFisher
 from logel.rules.updates import Learner
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 # Log-likelihood a reward must gain on held-out steps before its weights deserve trust: about the
 # odds of twenty to one.
 _CONVINCING = 3.0

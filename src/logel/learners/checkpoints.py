@@ -17,20 +17,21 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
 from logel.data.folder import HistoryWriter, new_folder
-from logel.data.history import Array, Episode, LearningHistory
+from logel.data.history import LearningHistory
 from logel.data.rollout import record_stage
+from logel.data.stage import Episode
 from logel.errors import FormatError, OptionError, PolicyError
-from logel.policies.families import GaussianPolicy, Policy, SoftmaxPolicy
+from logel.policies.base import Policy
+from logel.policies.gaussian import GaussianPolicy
 from logel.policies.sb3 import SB3Policy, checkpoint_parameters
 from logel.policies.sb3_checkpoint import recorded_gamma
-from logel.progress import Progress
+from logel.policies.softmax import SoftmaxPolicy
 from logel.rewards.features import RewardFeatures, StepFeatures
+from logel.types import Array, Float, Progress
 
-Float = npt.NDArray[np.float64]
 _MAX_STATISTICS_BYTES = 2**24
 _SIDE_BY_SIDE = 16
 

@@ -15,14 +15,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.history import LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
 from logel.envs.parametric import ParametricWorld
 from logel.errors import Choice, OptionError
 from logel.learners.recording import check_rate, independent_streams, record, scheduled_rate
 from logel.policies.fisher import Fisher
+from logel.types import Float
 from logel.worlds.own_episodes import stage_jacobian
-
-Float = npt.NDArray[np.float64]
 
 
 class ParameterSnapshot(NamedTuple):

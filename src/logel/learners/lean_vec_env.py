@@ -9,8 +9,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from logel.data.history import Array
 from logel.errors import MissingExtraError
+from logel.types import Array
 
 try:
     from stable_baselines3.common.vec_env import DummyVecEnv

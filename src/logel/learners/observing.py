@@ -19,8 +19,8 @@ from logel.envs.mujoco import FEATURES as MUJOCO
 from logel.errors import OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.learners.ppo import PPOSettings, TrainingCurve, train_ppo
-from logel.progress import Progress
 from logel.rewards.linear import LinearReward
+from logel.types import Progress
 
 
 def train_observer(

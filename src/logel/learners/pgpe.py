@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.history import Episode, LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Episode, Stage
 from logel.errors import OptionError
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 EpisodicReturn = Callable[[Float, int], float]
 """Plays an episode with parameters (k,) and a seed; returns what it earned."""
 Rollout = Callable[[Float, int], Episode]

@@ -33,6 +33,7 @@ from logel.learners.sb3 import HistoryRecorder, normaliser_notes
 from logel.policies.sb3 import policy_parameters, set_policy_parameters
 from logel.rewards.linear import LinearReward
 from logel.rewards.sb3 import TransitionReward, VecRewardReplacement
+from logel.types import Float
 
 try:
     from stable_baselines3 import PPO
@@ -41,7 +42,6 @@ try:
 except ImportError as error:
     raise MissingExtraError("stable-baselines3", "mujoco") from error
 
-Float = npt.NDArray[np.float64]
 logger = logging.getLogger(__name__)
 OnUpdate = Callable[[int, int, float], None]
 """Called after each rollout with (rollouts done, updates in all, mean true return)."""

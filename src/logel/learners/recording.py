@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from logel.data.history import LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
 from logel.errors import OptionError
-from logel.progress import Progress
+from logel.types import Progress
 
 logger = logging.getLogger(__name__)
 SCHEDULES = ("constant", "normalised", "1/(1+t)", "1/(1+t)^2")

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from logel.data.history import Array
 from logel.errors import MissingExtraError, OptionError
 from logel.rewards.features import RewardFeatures, StepFeatures
+from logel.types import Array
 
 try:
     from stable_baselines3.common.vec_env import VecNormalize

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp, softmax
 
-from logel.data.history import LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
 from logel.envs.tabular import (
     TabularMDP,
     action_values,
@@ -27,9 +28,8 @@ from logel.envs.tabular import (
 )
 from logel.learners import recording
 from logel.learners.recording import check_rate, independent_streams, record, scheduled_rate
-from logel.progress import Progress
+from logel.types import Float, Progress
 
-Float = npt.NDArray[np.float64]
 SCHEDULES = recording.SCHEDULES
 
 

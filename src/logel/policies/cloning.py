@@ -16,17 +16,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from logel.data.history import LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
 from logel.errors import Choice, HistoryError, LogelError, OptionError, PolicyError
-from logel.policies.families import GaussianPolicy, LinearGaussian, Policy, TabularSoftmax
+from logel.policies.base import Policy
 from logel.policies.fisher import Fisher
-from logel.progress import Progress
+from logel.policies.gaussian import GaussianPolicy, LinearGaussian
+from logel.policies.softmax import TabularSoftmax
+from logel.types import Float, Progress
 
-Float = npt.NDArray[np.float64]
 logger = logging.getLogger(__name__)
 # Networks on more steps than this are fitted by minibatches.
 _MANY_STEPS = 1024

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 import scipy.sparse.linalg
 
-Float = npt.NDArray[np.float64]
+from logel.types import Float
 
 
 class Fisher(ABC):

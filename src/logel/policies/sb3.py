@@ -21,18 +21,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from logel.data.history import Array
 from logel.errors import MissingExtraError, PolicyError
-from logel.policies.families import (
-    GaussianPolicy,
-    MLPCategorical,
-    MLPGaussian,
-    Policy,
-    SoftmaxPolicy,
-)
+from logel.policies.base import Policy
+from logel.policies.gaussian import GaussianPolicy
+from logel.policies.networks import MLPCategorical, MLPGaussian
 from logel.policies.sb3_checkpoint import action_space_kind, read_checkpoint
+from logel.policies.softmax import SoftmaxPolicy
+from logel.types import Array, Float
 
-Float = npt.NDArray[np.float64]
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,

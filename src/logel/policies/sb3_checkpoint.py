@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from logel.data.history import Array
 from logel.errors import FormatError
+from logel.types import Array
 
 # Policies of a few megabytes are usual; a gigabyte of float32 is 268 million parameters.
 MAX_BYTES = 2**30

@@ -18,13 +18,14 @@ from typing import Any
 
 from logel import __version__
 from logel.data.folder import write_atomically
-from logel.data.history import FeatureFunction, LearningHistory
+from logel.data.history import LearningHistory
 from logel.errors import FormatError, OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.report.page_data import page_data
 from logel.report.page_figures import estimate_figures
 from logel.report.reward_maps import RewardMap
 from logel.report.safe_text import clean, content_hash, embed_json, escape, plain, table
+from logel.types import FeatureFunction
 
 LARGEST_PAGE = 3 * 10**6
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from logel.data.history import FeatureFunction, LearningHistory
+from logel.data.history import LearningHistory
 from logel.errors import OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.report.page_stages import StageViews, stage_views
@@ -25,8 +24,8 @@ from logel.report.page_words import (
 from logel.report.page_words import verdicts as sorted_features
 from logel.report.reward_maps import RewardMap, rbf_map, world_map
 from logel.report.safe_text import clean
+from logel.types import FeatureFunction, Float
 
-Float = npt.NDArray[np.float64]
 LEVELS = (0.5, 0.8, 0.95)
 MOST_WEIGHTS = 300
 MOST_POINTS = 400

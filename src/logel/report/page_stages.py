@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from logel.data.history import FeatureFunction, LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
 from logel.errors import OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.report.reward_maps import DiscreteWorld, discrete_world, visits_and_policy
+from logel.types import FeatureFunction, Float
 
-Float = npt.NDArray[np.float64]
 # A page shows at most this many stages and features, evenly spaced and largest weights first, and
 # this many action frequencies: a long history must not make a page that no phone can open.
 MOST_STAGES = 200

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.inference.estimate import RewardEstimate
 from logel.inference.regress import Status
 from logel.report.safe_text import clean, listed, number
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 # A feature this much inside the gauge has no identified part worth naming.
 _WHOLLY = 0.99
 _TERM = 0.05

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.history import FeatureFunction, LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
 from logel.errors import OptionError
+from logel.types import FeatureFunction, Float
 
-Float = npt.NDArray[np.float64]
 Int = npt.NDArray[np.int64]
 LARGEST_WORLD = 400
 MOST_ACTIONS = 16

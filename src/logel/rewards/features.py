@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.history import Array, LearningHistory, Stage
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
 from logel.errors import OptionError
-
-Float = npt.NDArray[np.float64]
+from logel.types import Array, Float
 
 
 class RewardFeatures(Protocol):

@@ -10,12 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.utils import RecordConstructorArgs
 
-from logel.data.history import Array, FeatureFunction
 from logel.errors import OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.rewards.features import StepFeatures
-
-Float = npt.NDArray[np.float64]
+from logel.types import Array, FeatureFunction, Float
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.history import Array
 from logel.errors import MissingExtraError, OptionError
 from logel.rewards.features import StepFeatures
 from logel.rewards.linear import LinearReward
+from logel.types import Array, Float
 
 try:
     from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, unwrap_vec_normalize
 except ImportError as error:
     raise MissingExtraError("stable-baselines3", "mujoco") from error
 
-Float = npt.NDArray[np.float64]
 TransitionReward = Callable[[Array, Array, Array], npt.ArrayLike]
 """Maps (observations, actions, next_observations), each with N rows, to rewards (N,)."""
 

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.rules.rule import Observation, PathModel, Prediction, decay_prior, fading_rates
-
-Float = npt.NDArray[np.float64]
+from logel.types import Float
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,19 +23,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from logel.data.history import Array, Stage
+from logel.data.stage import Stage
 from logel.errors import Choice, OptionError, PolicyError
-from logel.policies.families import (
-    GaussianPolicy,
-    LinearGaussian,
-    LinearSoftmax,
-    Policy,
-    SoftmaxPolicy,
-    TabularSoftmax,
-)
+from logel.policies.base import Policy
+from logel.policies.gaussian import GaussianPolicy, LinearGaussian
+from logel.policies.softmax import LinearSoftmax, SoftmaxPolicy, TabularSoftmax
+from logel.types import Array, Float
 from logel.worlds.critic import (
     CriticSums,
     StateScale,
@@ -44,7 +39,6 @@ from logel.worlds.critic import (
     critic_sums,
 )
 
-Float = npt.NDArray[np.float64]
 LARGEST_WIDTH = 1000
 _ROWS_AT_ONCE = 2**12
 _STATES_AT_MOST = 500

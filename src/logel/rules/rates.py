@@ -12,12 +12,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.special
 
 from logel.errors import Choice
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 # The learner's own variance, per coordinate, in units of the mean square movement.
 _NOISE = np.geomspace(1e-6, 10.0, 41)
 

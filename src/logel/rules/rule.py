@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-Float = npt.NDArray[np.float64]
+from logel.types import Float
 
 
 @dataclass(frozen=True, eq=False)

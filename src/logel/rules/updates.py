@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.errors import Choice
 from logel.inference.regress import Solution, Steps
 from logel.policies.fisher import Fisher
+from logel.types import Float
 from logel.worlds.own_episodes import StageJacobian
 
-Float = npt.NDArray[np.float64]
 # Adam's memory of squared gradients, its usual setting; with its usual correction for the start.
 _MEMORY = 0.999
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import log_softmax, logsumexp, softmax
 
 from logel.rules.rule import Observation, PathModel, Prediction, decay_prior, fading_rates
+from logel.types import Float
 from logel.worlds.table import TabularWorld
 
-Float = npt.NDArray[np.float64]
 _HESSIAN_FLOATS = 2**24
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from logel.baselines.lfl import lfl
@@ -30,13 +29,13 @@ from logel.learners.tabular import (
     RandomWalk,
     observe,
 )
-from logel.policies.families import TabularSoftmax
+from logel.policies.softmax import TabularSoftmax
 from logel.studies.claims import Claim, judge
 from logel.studies.gridworld import plan
 from logel.studies.information_bound import direction_bound
 from logel.studies.run.tasks import Row, Scalar, Task, grid
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 OBSERVERS = ("default", "paper", "lfl")
 # Learner and steps, with the mean regret asked of the default (None: only to be reported).
 RANDOM_CASES: dict[tuple[str, int], float | None] = {

@@ -20,7 +20,8 @@ from logel.inference.gauge import direction_error
 from logel.inference.infer import infer_reward
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 from logel.learners.tabular import GPOMDPLearner, observe
-from logel.policies.families import Policy, TabularSoftmax
+from logel.policies.base import Policy
+from logel.policies.softmax import TabularSoftmax
 from logel.studies.accuracy import judge_intervals
 from logel.studies.claims import Claim, judge
 from logel.studies.run.tasks import Row, Scalar, Task, grid

@@ -15,23 +15,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from logel.data.history import Episode, LearningHistory
+from logel.data.history import LearningHistory
+from logel.data.stage import Episode
 from logel.envs.crossroad.driver import SIGMA, START, drive, even_clone
 from logel.envs.crossroad.world import FEATURE_NAMES, WEIGHTS, Crossroad, require_simulator
 from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import METHODS, Method, infer_reward
 from logel.inference.regress import compress, objective, solve
 from logel.learners.pgpe import PGPE, Search, describe, learn, random_walk, watch
+from logel.policies.base import Policy
 from logel.policies.cloning import clone
-from logel.policies.families import Policy
 from logel.studies.claims import Claim, judge
 from logel.studies.run.tasks import Row, Scalar, Task, grid
+from logel.types import Float
 from logel.worlds.own_episodes import stage_jacobian
 
-Float = npt.NDArray[np.float64]
 GAMMA = 0.999
 UPDATES, EPISODES = 10, 400
 OBSERVERS = ("default", "paper")

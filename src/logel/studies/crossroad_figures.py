@@ -12,13 +12,13 @@ from logel.envs.crossroad.world import FEATURE_NAMES, WEIGHTS, Crossroad
 from logel.studies.crossroad import LEARNERS, PAPER_WEIGHTS, SAFE, fits, recovered
 from logel.studies.plots import BLUE, GREEN, GREY, ORANGE, RED, new_figure, tidy
 from logel.studies.study_figures import band
+from logel.types import Float
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Float = npt.NDArray[np.float64]
 # Frames at the start in which the ego vehicle is not yet in the picture.
 _APPROACH = 6
 COLOURS = {"cautious": BLUE, "hurried": RED, "random": GREY}

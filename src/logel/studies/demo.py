@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.data.history import LearningHistory
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
@@ -15,10 +14,8 @@ from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import direction_error
 from logel.inference.infer import infer_reward
 from logel.learners.tabular import GPOMDPLearner, observe
-from logel.policies.families import TabularSoftmax
-from logel.progress import Progress
-
-Float = npt.NDArray[np.float64]
+from logel.policies.softmax import TabularSoftmax
+from logel.types import Float, Progress
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from logel.baselines.girl import girl
@@ -24,11 +23,11 @@ from logel.errors import OptionError
 from logel.inference.gauge import direction_error
 from logel.inference.infer import METHODS, infer_reward
 from logel.learners.tabular import LEARNERS, GPOMDPLearner, observe
-from logel.policies.families import TabularSoftmax
+from logel.policies.softmax import TabularSoftmax
 from logel.studies.claims import Claim, judge
 from logel.studies.run.tasks import Row, Task, grid
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 BATCHES = (5, 10, 20, 30, 40, 50)
 STEPS = (2, 4, 6, 8, 10)
 LONG, SHORT = (2, 4, 6, 8, 10, 12, 20, 30), (2, 4, 6, 8, 10, 12)

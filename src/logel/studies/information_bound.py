@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.envs.tabular import TabularMDP
 from logel.learners.tabular import GPOMDPLearner, QLearner, SoftPolicyIteration
@@ -23,9 +22,9 @@ from logel.rules.values import (
     SoftPolicyLearner,
     SoftValueLearner,
 )
+from logel.types import Float
 from logel.worlds.table import TabularWorld
 
-Float = npt.NDArray[np.float64]
 MODELS: dict[str, type[LearnerModel]] = {
     "gpomdp": GradientLearner,
     "qlearning": QLearningLearner,

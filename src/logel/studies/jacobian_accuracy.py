@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from logel.data.history import LearningHistory
@@ -21,16 +20,17 @@ from logel.envs.parametric import FeaturisedMDP, LinearControl, ParametricWorld
 from logel.envs.tabular import feature_jacobian, random_mdp
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 from logel.learners.tabular import GPOMDPLearner, observe
-from logel.policies.families import LinearSoftmax, Policy, TabularSoftmax
+from logel.policies.base import Policy
+from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 from logel.rules.values import GradientLearner
 from logel.studies.claims import Claim, judge
 from logel.studies.run.tasks import Row, Task, grid
+from logel.types import Float
 from logel.worlds.linear import distinct_observations, linear_world
 from logel.worlds.own_episodes import Baseline, stage_jacobian
 from logel.worlds.pooled import sampled_world
 from logel.worlds.table import pool_world
 
-Float = npt.NDArray[np.float64]
 WORLDS = ("gridworld", "linear", "control")
 N_STEPS = 10
 HORIZON = 20

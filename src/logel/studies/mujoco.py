@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.data.folder import package_versions, write_atomically
 from logel.data.history import LearningHistory
 from logel.errors import LogelError, MissingExtraError
 from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import METHODS, AnyMethod, Method, infer_reward
-from logel.policies.families import MLPGaussian
+from logel.policies.networks import MLPGaussian
 from logel.studies.run.tasks import Row, Task, checksum, grid
+from logel.types import Float
 from logel.worlds.own_episodes import Baseline
 
 if sys.platform != "win32":
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from logel.rewards.linear import LinearReward
     from logel.rewards.sb3 import TransitionReward
 
-Float = npt.NDArray[np.float64]
 ENVIRONMENTS = {"hopper": "Hopper-v5", "reacher": "Reacher-v5"}
 OBSERVERS = ("default", "paper", "lfl", "trex")
 GAMMA = 0.99

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.studies.mujoco import heat_map
 from logel.studies.mujoco_claims import weights
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Float = npt.NDArray[np.float64]
 LABELS = {
     "learner": ("the learner", GREY),
     "default": ("logel (default)", BLUE),

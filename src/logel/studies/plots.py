@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.data.folder import write_atomically
 from logel.envs.gridworld import GridMap
 from logel.errors import MissingExtraError, OptionError
+from logel.types import Float
 
 try:
     import matplotlib
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from logel.studies.demo import DemoResult
 
-Float = npt.NDArray[np.float64]
 # Okabe and Ito's palette: told apart by readers with any colour vision, and in print.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, GREY = "#CC79A7", "#56B4E9", "#7f7f7f"

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.history import Stage
+from logel.data.stage import Stage
+from logel.types import Float
 from logel.worlds.own_episodes import discounted_to_go
 
-Float = npt.NDArray[np.float64]
 # Rows' worth of belief that a state is worth what the others are: matters where few were seen.
 _PSEUDO_ROWS = 2.0
 # Rows per number of the critic that another stage may add at most: with many of its own, a stage

@@ -15,14 +15,14 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.history import Stage
-from logel.policies.families import LinearSoftmax, TabularSoftmax
+from logel.data.stage import Stage
+from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 from logel.rules.ascent import Ascent
 from logel.rules.rule import Observation
 from logel.rules.values import GradientLearner, observe_counts
+from logel.types import Float
 from logel.worlds.table import TabularWorld, pool_world
 
-Float = npt.NDArray[np.float64]
 # More different observations than this are not worth a table.
 MOST_OBSERVATIONS = 150
 

@@ -22,11 +22,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from logel.data.history import Array, Stage
+from logel.data.stage import Stage
 from logel.errors import Choice, OptionError
-from logel.policies.families import Policy
+from logel.policies.base import Policy
+from logel.types import Array, Float
 
-Float = npt.NDArray[np.float64]
 # Blocks of this size stay in cache, and their memory is reused instead of being mapped anew.
 _ROWS_AT_ONCE = 2**14
 _SCORES_MB = 16

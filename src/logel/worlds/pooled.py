@@ -19,18 +19,19 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from logel.data.history import Array, Stage
+from logel.data.stage import Stage
 from logel.errors import HistoryError, OptionError
-from logel.policies.families import GaussianPolicy, Policy, SoftmaxPolicy
+from logel.policies.base import Policy
+from logel.policies.gaussian import GaussianPolicy
+from logel.policies.softmax import SoftmaxPolicy
 from logel.rules.ascent import Ascent
 from logel.rules.rule import Observation
+from logel.types import Array, Float
 from logel.worlds.own_episodes import features_to_go
 
-Float = npt.NDArray[np.float64]
 # Observation (and action) coordinates up to which all products of two enter the basis.
 _MOST_CROSSED = 10
 # Action dimensions up to which three quadrature nodes each are affordable.

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
-from logel.data.history import Stage
+from logel.data.stage import Stage
 from logel.errors import HistoryError, PolicyError
-from logel.policies.families import TabularSoftmax
+from logel.policies.softmax import TabularSoftmax
+from logel.types import Float
 from logel.worlds.own_episodes import features_to_go
 
-Float = npt.NDArray[np.float64]
 _CONCENTRATIONS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 

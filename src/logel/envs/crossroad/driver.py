@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.history import Episode, LearningHistory
+from logel.data.history import LearningHistory
+from logel.data.stage import Episode
 from logel.envs.crossroad.world import (
     DISTANCE_GAPS,
     GO,
@@ -24,9 +25,9 @@ from logel.envs.crossroad.world import (
 )
 from logel.errors import OptionError, PolicyError
 from logel.policies.cloning import CloneConfig, clone
-from logel.policies.families import LinearSoftmax
+from logel.policies.softmax import LinearSoftmax
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 PARAMETER_NAMES = (
     "time gap left",
     "time gap right",

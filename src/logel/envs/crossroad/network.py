@@ -20,11 +20,10 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.errors import LogelError, OptionError
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 N_ROADS = (3, 4, 5, 6)
 EGO_ROAD, LEFT_ROAD, RIGHT_ROAD = 0, 1, 2
 ROAD_LENGTH = 150.0

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.envs.crossroad.network import Network
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 Image = npt.NDArray[np.uint8]
 SIZE, VIEW = 400, 45.0
 _LANE_WIDTH, _ROAD_EDGE = 3.2, 0.3

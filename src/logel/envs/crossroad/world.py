@@ -55,8 +55,8 @@ from logel.envs.crossroad.network import (
 )
 from logel.envs.crossroad.picture import Car, add_cars, background
 from logel.errors import LogelError, MissingExtraError, OptionError
+from logel.types import Float
 
-Float = npt.NDArray[np.float64]
 YIELD, GO = 0, 1
 ACTION_NAMES = ("yield", "go")
 STREAMS = ("left", "right", "turning")

@@ -1,0 +1,339 @@
+"""Episodes, and the stages they form.
+
+Stages hold their episodes packed end to end in a few arrays, because everything downstream is a
+sum over steps; `Stage.episodes` gives the episodes back as views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from logel.errors import HistoryError
+from logel.types import Array, FeatureFunction
+
+
+def frozen(values: npt.ArrayLike, what: str, *, real: bool = False) -> Array:
+    """Copy to a read-only numeric array in a storable type; refuse NaN, infinity and objects."""
+    try:
+        array = np.array(values)
+    except ValueError as error:
+        raise HistoryError(f"{what} cannot be made an array: {error}") from None
+    if array.dtype.kind in "bui" and not real:
+        if array.dtype == np.uint64 and array.max(initial=0) > np.iinfo(np.int64).max:
+            raise HistoryError(f"{what} must fit in 64-bit integers, but reach {array.max()}")
+        array = array.astype(np.int64, copy=False)
+    elif array.dtype.kind in "buif":
+        kind = np.float32 if array.dtype == np.float32 else np.float64
+        array = array.astype(kind, copy=False)
+    else:
+        raise HistoryError(f"{what} must be numbers, not {array.dtype}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise HistoryError(f"{what} must be finite, but entry {index} is {array[index]}")
+    array.setflags(write=False)
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """One trajectory of a stage.
+
+    Attributes:
+        observations: Shape (T + 1, ...), or (T, ...) if the last state was not seen. Integers for
+            discrete observations, floats otherwise; as the policy saw them.
+        actions: Shape (T,) for discrete actions (integers) or (T, k) for continuous ones.
+        features: Reward features phi(s, a, s') of every time, shape (T, q), or None when they
+            are to be computed by a callable.
+        terminated: Whether the environment ended the episode (an absorbing state: no more
+            reward). False means truncated: the observer merely stopped looking.
+    """
+
+    observations: Array
+    actions: Array
+    features: Array | None = None
+    terminated: bool = False
+
+    def __post_init__(self) -> None:
+        actions = frozen(self.actions, "actions")
+        observations = frozen(self.observations, "observations")
+        if actions.ndim == 0 or observations.ndim == 0:
+            raise HistoryError("observations and actions need a leading time axis")
+        length = len(actions)
+        if length == 0:
+            raise HistoryError("an episode needs at least one action, but actions is empty")
+        if len(observations) not in (length, length + 1):
+            raise HistoryError(
+                f"observations must have {length + 1} rows (or {length} if the last state was not "
+                f"seen) to go with {length} actions, but have {len(observations)}"
+            )
+        features = None
+        if self.features is not None:
+            features = frozen(self.features, "features", real=True)
+            if features.ndim != 2 or len(features) != length or features.shape[1] == 0:
+                raise HistoryError(
+                    f"features must have shape ({length}, q) to go with {length} actions, but "
+                    f"have {features.shape}"
+                )
+        object.__setattr__(self, "actions", actions)
+        object.__setattr__(self, "observations", observations)
+        object.__setattr__(self, "features", features)
+        object.__setattr__(self, "terminated", bool(self.terminated))
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What all episodes of a history share, so that stages can be checked as they arrive.
+
+    Attributes:
+        observation_shape: Shape of one observation.
+        action_shape: Shape of one action.
+        discrete_observations: Whether observations are integers.
+        discrete_actions: Whether actions are integers.
+        n_features: q, or None when no features were recorded.
+    """
+
+    observation_shape: tuple[int, ...]
+    action_shape: tuple[int, ...]
+    discrete_observations: bool
+    discrete_actions: bool
+    n_features: int | None
+
+    def differences(self, other: Signature) -> str:
+        """The fields that differ, with both values, for an error message."""
+        return ", ".join(
+            f"{name} {getattr(self, name)} instead of {getattr(other, name)}"
+            for name in self.__dataclass_fields__
+            if getattr(self, name) != getattr(other, name)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """The episodes sampled from one policy, packed, and that policy's parameters if known.
+
+    Attributes:
+        observations: Observations in which an action was taken, shape (N, ...).
+        actions: Shape (N,) or (N, k).
+        lengths: Number of times of each episode, shape (n_episodes,); they sum to N.
+        terminated: Shape (n_episodes,), whether the environment ended the episode.
+        last_observations: The state each episode ended in, shape (n_episodes, ...), or None if
+            it was not seen.
+        features: Shape (N, q), or None.
+        parameters: The policy's flat parameters, shape (d,), or None.
+    """
+
+    observations: Array
+    actions: Array
+    lengths: Array
+    terminated: Array
+    last_observations: Array | None = None
+    features: Array | None = None
+    parameters: Array | None = None
+
+    def __post_init__(self) -> None:
+        lengths = frozen(self.lengths, "lengths")
+        if lengths.ndim != 1 or len(lengths) == 0:
+            raise HistoryError("a stage needs at least one episode, but has none")
+        if lengths.dtype.kind != "i":
+            raise HistoryError(f"lengths must be whole numbers, not {lengths.dtype}")
+        if (lengths < 1).any():
+            episode = int(np.argmax(lengths < 1))
+            raise HistoryError(f"episode {episode} needs at least one action, but has none")
+        if lengths.max() > np.iinfo(np.int64).max // len(lengths):
+            # Their sum would wrap around and could agree with the number of rows by accident.
+            raise HistoryError(f"lengths must sum to the number of rows, but reach {lengths.max()}")
+        terminated = np.array(self.terminated, dtype=bool)
+        terminated.setflags(write=False)
+        rows: dict[str, tuple[Array | None, int]] = {
+            "observations": (frozen(self.observations, "observations"), int(lengths.sum())),
+            "actions": (frozen(self.actions, "actions"), int(lengths.sum())),
+            "terminated": (terminated, len(lengths)),
+            "last_observations": (None, len(lengths)),
+            "features": (None, int(lengths.sum())),
+            "parameters": (None, 0),
+        }
+        for name, real in (("last_observations", False), ("features", True), ("parameters", True)):
+            value = getattr(self, name)
+            if value is not None:
+                rows[name] = (frozen(value, name, real=real), rows[name][1])
+        object.__setattr__(self, "lengths", lengths)
+        for name, (array, expected) in rows.items():
+            if (
+                array is not None
+                and name != "parameters"
+                and (array.ndim == 0 or len(array) != expected)
+            ):
+                found = "a scalar" if array.ndim == 0 else f"{len(array)}"
+                raise HistoryError(f"{name} must have {expected} rows, but has {found}")
+            object.__setattr__(self, name, array)
+        if self.terminated.ndim != 1:
+            raise HistoryError(
+                f"terminated must be flat, one entry per episode, but has {self.terminated.shape}"
+            )
+        if self.features is not None and (self.features.ndim != 2 or self.features.shape[1] == 0):
+            raise HistoryError(f"features must have shape (N, q), but have {self.features.shape}")
+        if self.parameters is not None and self.parameters.ndim != 1:
+            raise HistoryError(
+                f"parameters of a stage must be flat, but have shape {self.parameters.shape}"
+            )
+        last = self.last_observations
+        if last is not None and last.shape[1:] != self.observations.shape[1:]:
+            raise HistoryError(
+                f"last observations have shape {last.shape[1:]}, but the others "
+                f"{self.observations.shape[1:]}"
+            )
+
+    @classmethod
+    def from_episodes(cls, episodes: Sequence[Episode], parameters: Array | None = None) -> Stage:
+        """Pack episodes; they must agree in shapes, and all or none carry features."""
+        if len(episodes) == 0:
+            raise HistoryError("a stage needs at least one episode, but has none")
+        first = _episode_signature(episodes[0])
+        for n, episode in enumerate(episodes):
+            if (signature := _episode_signature(episode)) != first:
+                raise HistoryError(
+                    f"episode {n} disagrees with episode 0: {signature.differences(first)}"
+                )
+        seen = [len(episode.observations) > len(episode) for episode in episodes]
+        return cls(
+            observations=np.concatenate([e.observations[: len(e)] for e in episodes]),
+            actions=np.concatenate([e.actions for e in episodes]),
+            lengths=np.array([len(e) for e in episodes]),
+            terminated=np.array([e.terminated for e in episodes]),
+            # A stage with one unseen last state is treated as one without: a half-known column
+            # would make features computed from it depend on which episodes happen to be kept.
+            last_observations=np.stack([e.observations[-1] for e in episodes])
+            if all(seen)
+            else None,
+            features=None
+            if first.n_features is None
+            else np.concatenate([e.features for e in episodes if e.features is not None]),
+            parameters=parameters,
+        )
+
+    def __repr__(self) -> str:
+        features = "no" if self.features is None else f"{self.features.shape[1]}"
+        known = "unknown" if self.n_parameters is None else f"{self.n_parameters} known"
+        return (
+            f"Stage({self.n_episodes} episodes, {self.n_steps} steps; {features} features, "
+            f"{known} parameters)"
+        )
+
+    @property
+    def n_episodes(self) -> int:
+        """Number of episodes."""
+        return len(self.lengths)
+
+    @property
+    def n_steps(self) -> int:
+        """Number of environment steps N, all episodes together."""
+        return len(self.actions)
+
+    @property
+    def n_parameters(self) -> int | None:
+        """Number d of policy parameters, or None when they are unknown."""
+        return None if self.parameters is None else len(self.parameters)
+
+    @cached_property
+    def starts(self) -> Array:
+        """Row at which each episode starts, shape (n_episodes,)."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    @cached_property
+    def times(self) -> Array:
+        """Time h of every row inside its episode, shape (N,)."""
+        return np.arange(self.n_steps) - np.repeat(self.starts, self.lengths)
+
+    @property
+    def signature(self) -> Signature:
+        """Shapes and kinds, to be compared with those of other stages."""
+        return Signature(
+            observation_shape=self.observations.shape[1:],
+            action_shape=self.actions.shape[1:],
+            discrete_observations=self.observations.dtype.kind == "i",
+            discrete_actions=self.actions.dtype.kind == "i",
+            n_features=None if self.features is None else self.features.shape[1],
+        )
+
+    @property
+    def episodes(self) -> Iterator[Episode]:
+        """The episodes, one by one."""
+        for n, (start, length) in enumerate(zip(self.starts, self.lengths, strict=True)):
+            rows = slice(start, start + length)
+            observations = self.observations[rows]
+            if self.last_observations is not None:
+                observations = np.concatenate([observations, self.last_observations[n : n + 1]])
+            features = None if self.features is None else self.features[rows]
+            yield Episode(observations, self.actions[rows], features, bool(self.terminated[n]))
+
+    def next_observations(self) -> Array:
+        """The state each step led to, shape (N, ...)."""
+        if self.last_observations is None:
+            raise HistoryError(
+                "features that look at the next observation need every episode's last state: give "
+                "observations of shape (T + 1, ...)"
+            )
+        following = np.roll(self.observations, -1, axis=0)
+        following[self.starts + self.lengths - 1] = self.last_observations
+        return following
+
+    def with_features(self, features: FeatureFunction) -> Stage:
+        """The same stage with features computed by a callable in place of the recorded ones."""
+        values = features(self.observations, self.actions, self.next_observations())
+        return replace(self, features=np.asarray(values))
+
+    def take(self, episodes: Array) -> Stage:
+        """The stage restricted to some episodes, given by index, in that order (repeats allowed).
+
+        The held-out and resampled stages of cloning and uncertainty are made this way.
+        """
+        episodes = np.asarray(episodes)
+        lengths = self.lengths[episodes]
+        offsets = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        rows = np.repeat(self.starts[episodes], lengths) + offsets
+        return Stage(
+            observations=self.observations[rows],
+            actions=self.actions[rows],
+            lengths=lengths,
+            terminated=self.terminated[episodes],
+            last_observations=None
+            if self.last_observations is None
+            else self.last_observations[episodes],
+            features=None if self.features is None else self.features[rows],
+            parameters=self.parameters,
+        )
+
+
+def _episode_signature(episode: Episode) -> Signature:
+    return Signature(
+        observation_shape=episode.observations.shape[1:],
+        action_shape=episode.actions.shape[1:],
+        discrete_observations=episode.observations.dtype.kind == "i",
+        discrete_actions=episode.actions.dtype.kind == "i",
+        n_features=None if episode.features is None else episode.features.shape[1],
+    )
+
+
+def check_stage(stage: Stage, index: int, signature: Signature) -> None:
+    """Refuse a stage that does not look like the others of its history."""
+    if stage.signature != signature:
+        raise HistoryError(
+            f"stage {index} disagrees with the history: {stage.signature.differences(signature)}"
+        )
+
+
+def check_parameters(stage: Stage, index: int, n_parameters: int | None) -> None:
+    """Refuse a stage whose parameters are not like those of the history's first stage."""
+    if stage.n_parameters != n_parameters:
+        raise HistoryError(
+            f"stage {index}: parameters must be like those of stage 0, but there are "
+            f"{stage.n_parameters} instead of {n_parameters}"
+        )

@@ -1,0 +1,187 @@
+"""Differentiable policy families: flat parameters in, log-probabilities out, batched.
+
+A family is a frozen description without state: the parameters theta, shape (d,), always travel as
+an argument. `prepare` turns a stage's arrays into tensors once; every other method takes those.
+
+To add a family, subclass `SoftmaxPolicy` or `GaussianPolicy`, say how many parameters there are
+and how theta and prepared observations give `outputs` (logits, or means and log-deviations);
+sampling, log-probabilities, scores, vector-Jacobian products and Fisher information follow.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from logel.data.stage import Stage
+from logel.errors import PolicyError
+from logel.policies.fisher import Fisher, ProductFisher
+from logel.types import Array, Float
+
+FeatureMap = Callable[[Array], npt.ArrayLike]
+
+
+def row_episode(stage: Stage, row: int) -> int:
+    """Episode that a row of a stage belongs to."""
+    return int(np.searchsorted(stage.starts, row, side="right")) - 1
+
+
+class Policy(ABC):
+    """A family pi_theta(a | s); see the module's description."""
+
+    device: str = "cpu"
+    discrete_actions: ClassVar[bool]
+
+    @property
+    @abstractmethod
+    def n_parameters(self) -> int:
+        """Number d of parameters."""
+
+    @property
+    def convex(self) -> bool:
+        """Whether minus the log-likelihood is convex in theta, so that cloning has one answer."""
+        return False
+
+    @property
+    def groups(self) -> dict[str, slice]:
+        """Named slices of theta; parameters that act differently (log-deviations) stand apart."""
+        return {"policy": slice(0, self.n_parameters)}
+
+    @property
+    def floats_per_step(self) -> int:
+        """Numbers held per step while differentiating; bounds the memory of streamed blocks."""
+        return 64
+
+    @abstractmethod
+    def prepare_observations(self, observations: Array) -> Tensor:
+        """Observations as the tensor `outputs` expects, N rows."""
+
+    @abstractmethod
+    def prepare_actions(self, actions: Array) -> Tensor:
+        """Actions as a tensor: (N,) integers or (N, k) floats."""
+
+    @abstractmethod
+    def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
+        """Parameters of the action distribution, one row per observation."""
+
+    @abstractmethod
+    def log_prob(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
+        """Log-probability (density) of each action, shape (N,)."""
+
+    @abstractmethod
+    def sample(self, theta: npt.ArrayLike, observations: Array, rng: np.random.Generator) -> Array:
+        """One action per observation."""
+
+    @abstractmethod
+    def fisher_root(self, outputs: Tensor) -> Tensor:
+        """Matrix R of every row with R @ R.T the Fisher information of the outputs, (N, o, r)."""
+
+    def prepare(self, stage: Stage) -> tuple[Tensor, Tensor]:
+        """Check a stage against the family and turn it into tensors."""
+        self.check(stage)
+        return self.prepare_observations(stage.observations), self.prepare_actions(stage.actions)
+
+    def check(self, stage: Stage) -> None:
+        """Raise PolicyError, naming the episode, when a stage cannot come from this family."""
+        if stage.signature.discrete_actions != self.discrete_actions:
+            kinds = (
+                ("discrete", "continuous") if self.discrete_actions else ("continuous", "discrete")
+            )
+            raise PolicyError(
+                f"{type(self).__name__} needs {kinds[0]} actions, not {kinds[1]} ones"
+            )
+
+    def tensor(self, values: npt.ArrayLike) -> Tensor:
+        """A float64 tensor on the family's device."""
+        return torch.tensor(np.asarray(values, dtype=np.float64), device=self.device)
+
+    def scores(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
+        """Gradient of each row's log-probability, shape (N, d)."""
+        single = torch.func.grad(lambda th, o, a: self.log_prob(th, o[None], a[None])[0])
+        return torch.func.vmap(single, in_dims=(None, 0, 0))(theta, observations, actions)
+
+    def vjp(
+        self, theta: Tensor, observations: Tensor, actions: Tensor, cotangents: Tensor
+    ) -> Tensor:
+        """Sum over rows of score (x) cotangent: shape (d, q) for cotangents (N, q).
+
+        No per-row gradient is formed: one batched backward pass per call.
+        """
+        theta = theta.detach().requires_grad_(True)
+        value = self.log_prob(theta, observations, actions)
+        (rows,) = torch.autograd.grad(value, theta, cotangents.T, is_grads_batched=True)
+        return rows.T
+
+    def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
+        """Information about theta in the given observations (optionally with multiplicities)."""
+        theta = theta.detach()
+        weight = self._counts(observations, counts)
+        function = partial(self.outputs, observations=observations)
+
+        def product(vector: Float) -> Float:
+            # J v by differentiating J^T u along u: forward mode would load torch's deprecated
+            # decompositions, which warn.
+            point = theta.clone().requires_grad_(True)
+            value = function(point)
+            dummy = torch.zeros_like(value, requires_grad=True)
+            (pulled,) = torch.autograd.grad(value, point, dummy, create_graph=True)
+            (pushed,) = torch.autograd.grad(pulled, dummy, self.tensor(vector), retain_graph=True)
+            root = self.fisher_root(value.detach()) * weight.sqrt()[:, None, None]
+            inner = torch.einsum("nor,npr,np->no", root, root, pushed)
+            (product,) = torch.autograd.grad(value, point, inner)
+            return np.asarray(product.cpu().numpy())
+
+        def diagonal() -> Float:
+            total = torch.zeros_like(theta)
+            block = max(1, 2**22 // self.n_parameters)
+            for start in range(0, len(observations), block):
+                total += self._fisher_diagonal(
+                    theta, observations[start : start + block], weight[start : start + block]
+                )
+            return np.asarray(total.cpu().numpy())
+
+        return ProductFisher(self.n_parameters, product, diagonal)
+
+    def _counts(self, observations: Tensor, counts: Tensor | None) -> Tensor:
+        if counts is not None:
+            return counts
+        return torch.ones(len(observations), dtype=torch.float64, device=self.device)
+
+    def _fisher_diagonal(self, theta: Tensor, observations: Tensor, weight: Tensor) -> Tensor:
+        root = self.fisher_root(self.outputs(theta, observations))
+        single = torch.func.grad(lambda th, o, r: (self.outputs(th, o[None])[0] * r).sum())
+        batched = torch.func.vmap(single, in_dims=(None, 0, 0))
+        total = torch.zeros_like(theta)
+        for column in root.unbind(dim=2):
+            total += (weight[:, None] * batched(theta, observations, column) ** 2).sum(dim=0)
+        return total
+
+
+def mapped(feature_map: FeatureMap | None, observations: Array, n_features: int) -> Float:
+    """Apply a feature map and check the width of what it returns."""
+    values = observations if feature_map is None else feature_map(observations)
+    table = np.asarray(values, dtype=np.float64).reshape(len(observations), -1)
+    if table.shape[1] != n_features:
+        raise PolicyError(
+            f"the policy has {n_features} state features, but its feature map gives "
+            f"{table.shape[1]}"
+        )
+    return table
+
+
+def kronecker_vjp(inputs: Tensor, scores: Tensor, cotangents: Tensor) -> Tensor:
+    """Sum over rows of (input (x) score) (x) cotangent, shape (f * k, q), as one product."""
+    q = cotangents.shape[1]
+    if inputs.shape[1] < scores.shape[1]:
+        # Only the narrower factor is multiplied out row by row.
+        swapped = kronecker_vjp(scores, inputs, cotangents)
+        return swapped.reshape(scores.shape[1], -1, q).transpose(0, 1).reshape(-1, q)
+    right = (scores[:, :, None] * cotangents[:, None, :]).reshape(len(inputs), -1)
+    return (inputs.T @ right).reshape(inputs.shape[1] * scores.shape[1], q)

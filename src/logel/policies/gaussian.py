@@ -1,0 +1,174 @@
+"""Gaussian families over real actions, and the one whose means are linear in state features."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from logel.data.stage import Stage
+from logel.errors import PolicyError
+from logel.policies.base import FeatureMap, Policy, kronecker_vjp, mapped
+from logel.policies.fisher import DenseFisher, Fisher
+from logel.types import Array
+
+_LOG_2PI = math.log(2 * math.pi)
+
+
+class GaussianPolicy(Policy):
+    """Families over real actions; `outputs` are means and log-deviations, shape (N, 2 k).
+
+    With `sigma` given the deviations are fixed, otherwise the last k parameters are their
+    logarithms, the same in every state.
+    """
+
+    discrete_actions: ClassVar[bool] = False
+    action_dim: int
+    sigma: float | Sequence[float] | None
+
+    @abstractmethod
+    def means(self, theta: Tensor, observations: Tensor) -> Tensor:
+        """Means, shape (N, k), from the parameters without the log-deviations."""
+
+    @property
+    @abstractmethod
+    def n_mean_parameters(self) -> int:
+        """Number of parameters of the means."""
+
+    @property
+    def n_parameters(self) -> int:
+        """Number d of parameters."""
+        return self.n_mean_parameters + (self.action_dim if self.sigma is None else 0)
+
+    @property
+    def groups(self) -> dict[str, slice]:
+        """The means' parameters, and the log-deviations' if fitted."""
+        mean = {"mean": slice(0, self.n_mean_parameters)}
+        if self.sigma is not None:
+            return mean
+        return {**mean, "log_std": slice(self.n_mean_parameters, self.n_parameters)}
+
+    def check(self, stage: Stage) -> None:
+        """Raise PolicyError, naming the episode, when a stage cannot come from this family."""
+        super().check(stage)
+        width = int(np.prod(stage.actions.shape[1:], dtype=int))
+        if width != self.action_dim:
+            raise PolicyError(
+                f"the policy has {self.action_dim} action dimensions, the data {width}"
+            )
+
+    def prepare_actions(self, actions: Array) -> Tensor:
+        """Actions as a tensor, shape (N, k)."""
+        return self.tensor(np.reshape(actions, (len(actions), self.action_dim)))
+
+    def log_std(self, theta: Tensor) -> Tensor:
+        """Log-deviations, shape (k,)."""
+        if self.sigma is None:
+            return theta[self.n_mean_parameters :]
+        sigma = np.broadcast_to(np.asarray(self.sigma, dtype=np.float64), (self.action_dim,))
+        return self.tensor(np.log(sigma))
+
+    def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
+        """Means and log-deviations, shape (N, 2 k)."""
+        means = self.means(theta[: self.n_mean_parameters], observations)
+        return torch.cat([means, self.log_std(theta).expand_as(means)], dim=1)
+
+    def log_prob(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
+        """Log-density of each action, shape (N,)."""
+        means, log_std = self.outputs(theta, observations).chunk(2, dim=1)
+        scaled = (actions - means) * torch.exp(-log_std)
+        return (-0.5 * scaled**2 - log_std - 0.5 * _LOG_2PI).sum(dim=1)
+
+    def sample(self, theta: npt.ArrayLike, observations: Array, rng: np.random.Generator) -> Array:
+        """One action per observation, shape (N, k)."""
+        outputs = self.outputs(self.tensor(theta), self.prepare_observations(observations))
+        means, log_std = outputs.detach().cpu().chunk(2, dim=1)
+        noise = rng.standard_normal(means.shape)
+        return np.asarray(means.numpy() + np.exp(log_std.numpy()) * noise)
+
+    def fisher_root(self, outputs: Tensor) -> Tensor:
+        """A root of diag(1 / sigma^2, 2), shape (N, 2 k, 2 k)."""
+        log_std = outputs[:, self.action_dim :]
+        return torch.diag_embed(
+            torch.cat([torch.exp(-log_std), torch.full_like(log_std, math.sqrt(2.0))], dim=1)
+        )
+
+    def output_scores(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of the log-density w.r.t. means and log-deviations, each (N, k)."""
+        means, log_std = outputs.chunk(2, dim=1)
+        scaled = (actions - means) * torch.exp(-log_std)
+        return scaled * torch.exp(-log_std), scaled**2 - 1.0
+
+
+@dataclass(frozen=True)
+class LinearGaussian(GaussianPolicy):
+    """Means linear in state features, deviations fixed or fitted.
+
+    theta is feature-major, entry f * action_dim + k, then the log-deviations if fitted.
+
+    Attributes:
+        n_features: Width of the state features.
+        action_dim: Number k of action dimensions.
+        sigma: Fixed standard deviation (one, or one per dimension); None to fit it.
+        feature_map: Maps N observations to (N, n_features); None uses the observations themselves.
+        device: Where tensors live.
+    """
+
+    n_features: int
+    action_dim: int
+    sigma: float | Sequence[float] | None = None
+    feature_map: FeatureMap | None = None
+    device: str = "cpu"
+
+    @property
+    def n_mean_parameters(self) -> int:
+        """Number of parameters of the means."""
+        return self.n_features * self.action_dim
+
+    @property
+    def convex(self) -> bool:
+        """Least squares when the deviations are fixed; jointly, still one maximum."""
+        return True
+
+    def prepare_observations(self, observations: Array) -> Tensor:
+        """State features, shape (N, n_features)."""
+        return self.tensor(mapped(self.feature_map, observations, self.n_features))
+
+    def means(self, theta: Tensor, observations: Tensor) -> Tensor:
+        """Means, shape (N, k)."""
+        return observations @ theta.reshape(self.n_features, self.action_dim)
+
+    def scores(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
+        """Gradient of each row's log-density, shape (N, d)."""
+        mean, log_std = self.output_scores(self.outputs(theta, observations), actions)
+        linear = (observations[:, :, None] * mean[:, None, :]).reshape(len(actions), -1)
+        return linear if self.sigma is not None else torch.cat([linear, log_std], dim=1)
+
+    def vjp(
+        self, theta: Tensor, observations: Tensor, actions: Tensor, cotangents: Tensor
+    ) -> Tensor:
+        """Sum over rows of score (x) cotangent, shape (d, q)."""
+        mean, log_std = self.output_scores(self.outputs(theta, observations), actions)
+        linear = kronecker_vjp(observations, mean, cotangents)
+        return linear if self.sigma is not None else torch.cat([linear, log_std.T @ cotangents])
+
+    def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
+        """Information about theta, dense."""
+        rows = observations if counts is None else counts[:, None] * observations
+        precision = torch.exp(-2 * self.log_std(theta))
+        matrix = torch.kron(observations.T @ rows, torch.diag(precision))
+        if self.sigma is None:
+            total = self._counts(observations, counts).sum()
+            deviations = 2 * total * torch.eye(self.action_dim, device=self.device).double()
+            corner = torch.zeros(len(matrix), self.action_dim).to(matrix)
+            matrix = torch.cat(
+                [torch.cat([matrix, corner], dim=1), torch.cat([corner.T, deviations], dim=1)]
+            )
+        return DenseFisher(matrix.cpu().numpy())

@@ -1,0 +1,222 @@
+"""Softmax families over finitely many actions: tables, and logits linear in state features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from logel.data.stage import Stage
+from logel.errors import PolicyError
+from logel.policies.base import FeatureMap, Policy, kronecker_vjp, mapped, row_episode
+from logel.policies.fisher import BlockFisher, DenseFisher, Fisher
+from logel.types import Array, Float
+
+
+class SoftmaxPolicy(Policy):
+    """Families over finitely many actions; `outputs` are logits, shape (N, n_actions)."""
+
+    discrete_actions: ClassVar[bool] = True
+    n_actions: int
+
+    def check(self, stage: Stage) -> None:
+        """Raise PolicyError, naming the episode, when a stage cannot come from this family."""
+        super().check(stage)
+        if stage.actions.ndim != 1:
+            raise PolicyError(
+                f"discrete actions must be flat, but have shape {stage.actions.shape}: use .ravel()"
+            )
+        bad = (stage.actions < 0) | (stage.actions >= self.n_actions)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise PolicyError(
+                f"episode {row_episode(stage, row)}, time {stage.times[row]}: action "
+                f"{stage.actions[row]} is outside 0..{self.n_actions - 1}"
+            )
+
+    def prepare_actions(self, actions: Array) -> Tensor:
+        """Actions as an integer tensor, shape (N,)."""
+        return torch.tensor(np.asarray(actions), dtype=torch.int64, device=self.device)
+
+    def log_prob(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
+        """Log-probability of each action, shape (N,)."""
+        logits = torch.log_softmax(self.outputs(theta, observations), dim=-1)
+        return logits.gather(1, actions[:, None])[:, 0]
+
+    def probabilities(self, theta: npt.ArrayLike, observations: Array) -> Float:
+        """Action probabilities, shape (N, n_actions)."""
+        logits = self.outputs(self.tensor(theta), self.prepare_observations(observations))
+        return np.asarray(torch.softmax(logits, dim=-1).detach().cpu().numpy())
+
+    def sample(self, theta: npt.ArrayLike, observations: Array, rng: np.random.Generator) -> Array:
+        """One action per observation."""
+        cumulative = self.probabilities(theta, observations).cumsum(axis=1)
+        draws = rng.random(len(cumulative)) * cumulative[:, -1]
+        return np.asarray((draws[:, None] >= cumulative).sum(axis=1), dtype=np.int64)
+
+    def fisher_root(self, outputs: Tensor) -> Tensor:
+        """A root of diag(p) - p p^T, shape (N, n_actions, n_actions)."""
+        p = torch.softmax(outputs, dim=-1)
+        return torch.diag_embed(p.sqrt()) - p[:, :, None] * p.sqrt()[:, None, :]
+
+    def logit_scores(self, logits: Tensor, actions: Tensor) -> Tensor:
+        """Gradient of the log-probability w.r.t. the logits, shape (N, n_actions)."""
+        return torch.nn.functional.one_hot(actions, self.n_actions) - torch.softmax(logits, dim=-1)
+
+
+@dataclass(frozen=True)
+class TabularSoftmax(SoftmaxPolicy):
+    """One logit per state and action; the last action's logit is fixed at 0.
+
+    theta is state-major: d = n_states * (n_actions - 1).
+    """
+
+    n_states: int
+    n_actions: int
+    device: str = "cpu"
+
+    @property
+    def n_parameters(self) -> int:
+        """Number d of parameters."""
+        return self.n_states * (self.n_actions - 1)
+
+    @property
+    def convex(self) -> bool:
+        """Log-linear, hence convex."""
+        return True
+
+    @property
+    def floats_per_step(self) -> int:
+        """Sums over rows go straight into the table."""
+        return 4
+
+    def check(self, stage: Stage) -> None:
+        """Raise PolicyError, naming the episode, when a stage cannot come from this family."""
+        super().check(stage)
+        signature = stage.signature
+        if not signature.discrete_observations or signature.observation_shape != ():
+            raise PolicyError(
+                "TabularSoftmax needs one integer state per time, but observations have shape "
+                f"{signature.observation_shape}"
+            )
+        bad = (stage.observations < 0) | (stage.observations >= self.n_states)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise PolicyError(
+                f"episode {row_episode(stage, row)}, time {stage.times[row]}: state "
+                f"{stage.observations[row]} is outside 0..{self.n_states - 1}"
+            )
+
+    def prepare_observations(self, observations: Array) -> Tensor:
+        """States as an integer tensor, shape (N,)."""
+        return torch.tensor(np.asarray(observations), dtype=torch.int64, device=self.device)
+
+    def table(self, theta: Tensor) -> Tensor:
+        """Logits of all states, shape (n_states, n_actions)."""
+        free = theta.reshape(self.n_states, self.n_actions - 1)
+        return torch.cat([free, torch.zeros_like(free[:, :1])], dim=1)
+
+    def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
+        """Logits, shape (N, n_actions)."""
+        return self.table(theta)[observations]
+
+    def scores(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
+        """Gradient of each row's log-probability, shape (N, d)."""
+        rows = torch.zeros(
+            len(actions), self.n_states, self.n_actions - 1, dtype=theta.dtype, device=self.device
+        )
+        index = torch.arange(len(actions), device=self.device)
+        logits = self.outputs(theta, observations)
+        rows[index, observations] = self.logit_scores(logits, actions)[:, :-1]
+        return rows.reshape(len(actions), -1)
+
+    def vjp(
+        self, theta: Tensor, observations: Tensor, actions: Tensor, cotangents: Tensor
+    ) -> Tensor:
+        """Sum over rows of score (x) cotangent, shape (d, q), scattered into the table."""
+        q = cotangents.shape[1]
+        sums = torch.zeros(self.n_states * self.n_actions, q, dtype=theta.dtype, device=self.device)
+        sums.index_add_(0, observations * self.n_actions + actions, cotangents)
+        taken = sums.reshape(self.n_states, self.n_actions, q)
+        p = torch.softmax(self.table(theta), dim=-1)
+        result = taken - p[:, :, None] * taken.sum(dim=1, keepdim=True)
+        return result[:, :-1].reshape(-1, q)
+
+    def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
+        """Information about theta: one block per state."""
+        p = torch.softmax(self.table(theta), dim=-1)[:, :-1]
+        visits = torch.bincount(observations, weights=counts, minlength=self.n_states)
+        blocks = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+        return BlockFisher((visits[:, None, None] * blocks).cpu().numpy())
+
+
+@dataclass(frozen=True)
+class LinearSoftmax(SoftmaxPolicy):
+    """Logits linear in state features; the last action's logit is fixed at 0.
+
+    theta is feature-major: d = n_features * (n_actions - 1), entry f * (n_actions - 1) + a.
+
+    Attributes:
+        n_features: Width of the state features.
+        n_actions: Number of actions.
+        feature_map: Maps N observations to (N, n_features); None uses the observations themselves.
+        device: Where tensors live.
+    """
+
+    n_features: int
+    n_actions: int
+    feature_map: FeatureMap | None = None
+    device: str = "cpu"
+
+    @property
+    def n_parameters(self) -> int:
+        """Number d of parameters."""
+        return self.n_features * (self.n_actions - 1)
+
+    @property
+    def convex(self) -> bool:
+        """Log-linear, hence convex."""
+        return True
+
+    @property
+    def floats_per_step(self) -> int:
+        """The products of scores and cotangents are formed row by row."""
+        return self.n_features + 3 * self.n_actions
+
+    def prepare_observations(self, observations: Array) -> Tensor:
+        """State features, shape (N, n_features)."""
+        return self.tensor(mapped(self.feature_map, observations, self.n_features))
+
+    def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
+        """Logits, shape (N, n_actions)."""
+        free = observations @ theta.reshape(self.n_features, self.n_actions - 1)
+        return torch.cat([free, torch.zeros_like(free[:, :1])], dim=1)
+
+    def scores(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
+        """Gradient of each row's log-probability, shape (N, d)."""
+        inner = self.logit_scores(self.outputs(theta, observations), actions)[:, :-1]
+        return (observations[:, :, None] * inner[:, None, :]).reshape(len(actions), -1)
+
+    def vjp(
+        self, theta: Tensor, observations: Tensor, actions: Tensor, cotangents: Tensor
+    ) -> Tensor:
+        """Sum over rows of score (x) cotangent, shape (d, q)."""
+        inner = self.logit_scores(self.outputs(theta, observations), actions)[:, :-1]
+        return kronecker_vjp(observations, inner, cotangents)
+
+    def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
+        """Information about theta, dense."""
+        p = torch.softmax(self.outputs(theta, observations), dim=-1)[:, :-1]
+        weight = self._counts(observations, counts)
+        k = self.n_actions - 1
+        inner = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+        matrix = torch.empty(self.n_features, k, self.n_features, k, dtype=p.dtype)
+        for a in range(k):
+            for b in range(a + 1):
+                block = observations.T @ ((weight * inner[:, a, b])[:, None] * observations)
+                matrix[:, a, :, b] = matrix[:, b, :, a] = block.cpu()
+        return DenseFisher(matrix.reshape(self.n_parameters, -1).numpy())

@@ -1,0 +1,16 @@
+"""The aliases every module shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Float = npt.NDArray[np.float64]
+FeatureFunction = Callable[[Array, Array, Array], npt.ArrayLike]
+"""Maps (observations, actions, next_observations), each with N rows, to features (N, q)."""
+Progress = Callable[[str, int, int], None]
+"""Called with (what, done, total) during long work."""
