@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from logel.envs import crossroad_network
+from logel.envs.crossroad import network as crossroad_network
 from logel.envs.crossroad.network import (
     EGO_ROAD,
     LEFT_ROAD,

@@ -23,17 +23,19 @@ try:
 except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtraError("pandas", "report") from None
 
-from logel.report import crossroad_figures, mujoco_figures, study_figures
 from logel.studies import (
     accuracy,
     coverage,
     crossroad,
+    crossroad_figures,
     gridworld,
     jacobian_accuracy,
     mujoco,
     mujoco_claims,
+    mujoco_figures,
     other_worlds,
     paper_reward,
+    study_figures,
 )
 from logel.studies.plots import save_figure
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_estimate import example
 
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.errors import OptionError
@@ -13,7 +14,6 @@ from logel.inference.infer import infer_reward
 from logel.inference.more_data import Planning
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.policies.softmax import TabularSoftmax
-from test_estimate import example
 
 
 def test_the_information_bound_by_hand() -> None:

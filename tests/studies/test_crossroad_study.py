@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from logel import cli
+from logel.cli import main as cli
 from logel.errors import MissingExtraError
 from logel.inference.infer import METHODS, Method
 from logel.learners.pgpe import PGPE, Search, learn, random_walk, watch
@@ -119,7 +119,7 @@ def test_without_the_simulator_the_study_costs_one_sentence(
 def test_networks_are_built_only_with_netconvert(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from logel.envs import crossroad_network
+    from logel.envs.crossroad import network as crossroad_network
 
     monkeypatch.setattr(crossroad_network, "find_netconvert", lambda: None)
     result = CliRunner().invoke(cli.app, ["build-networks", "--out", str(tmp_path / "n")])

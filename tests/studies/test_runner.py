@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logel.errors import FormatError, LogelError, MissingExtraError, OptionError
-from logel.studies import runner
+from logel.studies.run import runner
 from logel.studies.run.files import exclusive, write_table
 from logel.studies.run.runner import collect, run_tasks
 from logel.studies.run.tasks import Scalar, Task, grid, sorted_tasks

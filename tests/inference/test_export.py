@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 import scipy.stats
+from test_estimate import example
 
 from logel.errors import MissingExtraError, OptionError
 from logel.inference.export import posterior_draws
-from test_estimate import example
 
 
 def test_the_frame_has_the_table() -> None:
