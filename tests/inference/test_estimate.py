@@ -18,7 +18,7 @@ from logel.errors import FormatError, OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import Fit, Gauge
 from logel.inference.more_data import Planning
-from logel.inference.regress import Status
+from logel.inference.status import Status
 
 ARRAYS = ("weights", "learning_rates", "covariance", "objective_trace", "held_out")
 

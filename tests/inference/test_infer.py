@@ -14,7 +14,7 @@ from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
 from logel.inference.gauge import direction_error
 from logel.inference.infer import METHODS
-from logel.inference.regress import Status
+from logel.inference.status import Status
 from logel.learners.tabular import GPOMDPLearner, RandomWalk, SoftValueIteration, observe
 from logel.policies.networks import MLPCategorical
 from logel.policies.softmax import LinearSoftmax, TabularSoftmax

@@ -14,7 +14,7 @@ from logel.envs.tabular import random_mdp
 from logel.errors import OptionError
 from logel.inference.gauge import direction_error
 from logel.inference.infer import JointMethod, infer_reward
-from logel.inference.regress import Status
+from logel.inference.status import Status
 from logel.learners.gradient_ascent import GradientAscent, ParameterWalk, observe_parametric
 from logel.policies.networks import MLPGaussian
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from logel.inference.mirror_solve import solve_movement
+from logel.inference.movement import Movement
 
 from linear_quadratic import GAMMA, NAMES, POLICY, TRUTH, learner_path, watched, with_one
 from logel.data.history import OWN_EPISODES, LearningHistory
@@ -20,9 +22,7 @@ from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import Gauge, direction_error, explain
 from logel.inference.infer import METHODS, infer_reward
 from logel.inference.method import MirrorMethod
-from logel.inference.mirror_solve import solve_movement
-from logel.inference.movement import Movement
-from logel.inference.regress import Status
+from logel.inference.status import Status
 from logel.learners.tabular import NaturalGradientAscent, observe
 from logel.policies.cloning import CloneConfig
 from logel.policies.gaussian import LinearGaussian

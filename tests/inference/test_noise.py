@@ -16,7 +16,7 @@ from logel.inference.noise import (
     dense_metric,
     sketch,
 )
-from logel.inference.regress import Steps, compress, compress_grams
+from logel.inference.steps import Steps, compress, compress_grams
 from logel.policies.fisher import DenseFisher, ProductFisher
 
 seeds = st.integers(0, 2**32 - 1)

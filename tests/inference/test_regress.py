@@ -14,15 +14,9 @@ from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.tabular import feature_jacobian, random_mdp
 from logel.errors import IdentificationError, OptionError
 from logel.inference.gauge import direction_error
-from logel.inference.regress import (
-    Status,
-    Steps,
-    compress,
-    objective,
-    solve,
-    solve_learning_rates,
-    solve_weights,
-)
+from logel.inference.regress import objective, solve, solve_learning_rates, solve_weights
+from logel.inference.status import Status
+from logel.inference.steps import Steps, compress
 
 
 def problem(

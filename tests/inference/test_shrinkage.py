@@ -7,8 +7,6 @@ import pytest
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
-
-from logel.inference.regress import Steps, compress, solve
 from logel.inference.shrinkage import (
     RateShrinkage,
     evidence_ridge,
@@ -16,6 +14,9 @@ from logel.inference.shrinkage import (
     shrunk_rates,
     solve_shrunk,
 )
+
+from logel.inference.regress import solve
+from logel.inference.steps import Steps, compress
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -32,20 +32,13 @@ from logel.learners.tabular import (
     observe,
 )
 from logel.policies.softmax import TabularSoftmax
-from logel.rules.values import (
-    MODELS,
-    GradientLearner,
-    LearnerModel,
-    NaturalGradientLearner,
-    NoLearning,
-    Prediction,
-    QLearningLearner,
-    SoftPolicyLearner,
-    SoftValueLearner,
-)
+from logel.rules.ascent import Gradient, NaturalGradient
+from logel.rules.catalogue import MODELS
+from logel.rules.rule import Prediction, RandomWalk, Rule
+from logel.rules.values import QLearning, SoftPolicy, SoftValue
 from logel.worlds.table import TabularWorld, pool_world
 
-DIFFERENTIABLE = (SoftPolicyLearner, SoftValueLearner, GradientLearner, NaturalGradientLearner)
+DIFFERENTIABLE = (SoftPolicy, SoftValue, Gradient, NaturalGradient)
 
 
 def known_world(
@@ -64,19 +57,19 @@ def known_world(
     )
 
 
-def with_counts(world: TabularWorld, model: LearnerModel, states: Any, rng: Any, n: int) -> Any:
+def with_counts(world: TabularWorld, model: Rule, states: Any, rng: Any, n: int) -> Any:
     """The world with n actions per state and stage drawn from the policies of a path."""
     return replace(world, counts=rng.multinomial(n, model.policies(states)).astype(float))
 
 
-def priors(model: LearnerModel, variances: Variances) -> tuple[Any, Any]:
+def priors(model: Rule, variances: Variances) -> tuple[Any, Any]:
     q = model.world.n_features
     middle = np.concatenate([np.zeros(q), model.nuisance_mean])
     return middle, np.concatenate([np.full(q, variances.scale), model.nuisance_variance])
 
 
 def settle(
-    model: LearnerModel, variances: Variances, *, rounds: int = 30, start: JointFit | None = None
+    model: Rule, variances: Variances, *, rounds: int = 30, start: JointFit | None = None
 ) -> tuple[Any, Any, list[float], float, _Objective]:
     """Rounds at fixed variances and noise shape: path, parameters, values, log determinant."""
     counts = model.world.counts
@@ -152,7 +145,7 @@ def dense_problem(
     }
 
 
-@pytest.mark.parametrize("kind", [NoLearning, SoftValueLearner], ids=["logits", "values"])
+@pytest.mark.parametrize("kind", [RandomWalk, SoftValue], ids=["logits", "values"])
 @given(
     seed=st.integers(0, 10_000),
     n_stages=st.integers(2, 5),
@@ -161,7 +154,7 @@ def dense_problem(
 )
 @settings(max_examples=30)
 def test_a_pass_solves_the_dense_gauss_newton_problem(
-    kind: type[LearnerModel], seed: int, n_stages: int, n_parameters: int, unit: float
+    kind: type[Rule], seed: int, n_stages: int, n_parameters: int, unit: float
 ) -> None:
     # Any linear model will do: its numbers are drawn, only logits and counts come from a world.
     rng = np.random.default_rng(seed)
@@ -194,8 +187,8 @@ def test_a_pass_solves_the_dense_gauss_newton_problem(
 # --- the objective --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [*DIFFERENTIABLE, QLearningLearner], ids=lambda k: k.__name__)
-def test_the_objective_is_the_log_posterior(kind: type[LearnerModel]) -> None:
+@pytest.mark.parametrize("kind", [*DIFFERENTIABLE, QLearning], ids=lambda k: k.__name__)
+def test_the_objective_is_the_log_posterior(kind: type[Rule]) -> None:
     rng = np.random.default_rng(1)
     mdp = random_mdp(rng, n_states=3, n_actions=2, n_features=2, gamma=0.8)
     model = kind(known_world(mdp, rng.integers(0, 9, (4, 3, 2))))
@@ -224,9 +217,7 @@ def test_the_objective_is_the_log_posterior(kind: type[LearnerModel]) -> None:
     assert value.log_likelihood == pytest.approx(likelihood)
 
 
-def small_history(
-    kind: type[LearnerModel], seed: int = 0, *, noise: float = 0.02, n: int = 30
-) -> LearnerModel:
+def small_history(kind: type[Rule], seed: int = 0, *, noise: float = 0.02, n: int = 30) -> Rule:
     """A model of this kind with n actions per state and stage drawn from a path of its own."""
     rng = np.random.default_rng(seed)
     mdp = random_mdp(rng, n_states=4, n_actions=3, n_features=2, gamma=0.8)
@@ -236,7 +227,7 @@ def small_history(
     return kind(with_counts(world, model, path(model, parameters, 5, noise, rng), rng, n))
 
 
-def path(model: LearnerModel, parameters: Any, m: int, noise: float, rng: Any) -> Any:
+def path(model: Rule, parameters: Any, m: int, noise: float, rng: Any) -> Any:
     """A path of m steps, with process noise of the model's own shape."""
     states = np.zeros((m + 1, model.state_dim))
     for t in range(m):
@@ -247,9 +238,9 @@ def path(model: LearnerModel, parameters: Any, m: int, noise: float, rng: Any) -
     return states
 
 
-@pytest.mark.parametrize("kind", [*DIFFERENTIABLE, QLearningLearner], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("kind", [*DIFFERENTIABLE, QLearning], ids=lambda k: k.__name__)
 @pytest.mark.parametrize("noise", [0.003, 0.3])
-def test_rounds_never_lower_the_objective(kind: type[LearnerModel], noise: float) -> None:
+def test_rounds_never_lower_the_objective(kind: type[Rule], noise: float) -> None:
     # From a random walk's path and a guess of the weights: where nothing is to be learnt yet,
     # Q-learning has no noise either, and no step could leave such a path.
     model = small_history(kind)
@@ -263,7 +254,7 @@ def test_rounds_never_lower_the_objective(kind: type[LearnerModel], noise: float
 
 
 @pytest.mark.parametrize("kind", DIFFERENTIABLE, ids=lambda k: k.__name__)
-def test_rounds_end_where_the_objective_is_flat(kind: type[LearnerModel]) -> None:
+def test_rounds_end_where_the_objective_is_flat(kind: type[Rule]) -> None:
     # Wrong derivatives would settle elsewhere, or nowhere. Q-learning's are approximate by design.
     model = small_history(kind)
     states, parameters, _, _, target = settle(model, Variances(0.05, 1.0, 4.0))
@@ -280,7 +271,7 @@ def test_rounds_end_where_the_objective_is_flat(kind: type[LearnerModel]) -> Non
 
 
 def test_a_step_that_would_overshoot_is_shortened_and_a_bad_one_refused() -> None:
-    model = small_history(SoftPolicyLearner)
+    model = small_history(SoftPolicy)
     variances = Variances(0.05, 1.0, 4.0)
     middle, prior = priors(model, variances)
     states = np.zeros((6, model.state_dim))
@@ -309,7 +300,7 @@ def test_the_evidence_is_the_integral_over_paths_and_weights() -> None:
     phi = np.array([[[1.4], [0.2]]])
     mdp = TabularMDP(np.ones((1, 2, 1)), phi, np.ones(1), gamma=0.5)
     counts = np.array([[[180.0, 120.0]], [[230.0, 90.0]]])
-    model = SoftPolicyLearner(known_world(mdp, counts))
+    model = SoftPolicy(known_world(mdp, counts))
     variances = Variances(0.05, 0.3, 0.8)
     _, _, values, log_determinant, _ = settle(model, variances)
     found = values[-1] - 0.5 * log_determinant
@@ -331,7 +322,7 @@ def test_the_evidence_is_the_integral_over_paths_and_weights() -> None:
 
 
 @pytest.mark.parametrize("kind", DIFFERENTIABLE, ids=lambda k: k.__name__)
-def test_the_fitted_variances_are_where_the_evidence_is_highest(kind: type[LearnerModel]) -> None:
+def test_the_fitted_variances_are_where_the_evidence_is_highest(kind: type[Rule]) -> None:
     model = small_history(kind, seed=3, noise=0.1, n=200)
     fit = fit_path(model, max_rounds=60)
     assert fit.converged
@@ -352,10 +343,10 @@ def test_the_noise_of_a_random_walk_is_recovered() -> None:
         rng = np.random.default_rng(seed)
         mdp = random_mdp(rng, n_states=5, n_actions=3, n_features=2)
         world = known_world(mdp, np.ones((9, 5, 3)))
-        walk = NoLearning(world)
+        walk = RandomWalk(world)
         states = path(walk, np.zeros(2), 8, 0.25, rng)
-        fit = fit_random_walk(SoftPolicyLearner(with_counts(world, walk, states, rng, 100)))
-        assert isinstance(fit.model, NoLearning)
+        fit = fit_random_walk(SoftPolicy(with_counts(world, walk, states, rng, 100)))
+        assert isinstance(fit.model, RandomWalk)
         found.append(fit.variances.noise)
     # 480 increments: a relative standard error of about 8 %, with what the actions hide.
     assert np.mean(found) == pytest.approx(0.25, rel=0.25)
@@ -367,10 +358,10 @@ def test_the_spread_of_first_states_is_recovered_from_few_actions() -> None:
         rng = np.random.default_rng(seed)
         mdp = random_mdp(rng, n_states=25, n_actions=3, n_features=1)
         world = known_world(mdp, np.ones((3, 25, 3)))
-        walk = NoLearning(world)
+        walk = RandomWalk(world)
         first = rng.normal(scale=np.sqrt(0.8), size=(1, 50))
         states = first + np.concatenate([np.zeros((1, 50)), 0.1 * rng.normal(size=(2, 50))])
-        found.append(fit_path(NoLearning(with_counts(world, walk, states, rng, 5))).variances.start)
+        found.append(fit_path(RandomWalk(with_counts(world, walk, states, rng, 5))).variances.start)
     # 200 first states, each seen through fifteen actions.
     assert np.mean(found) == pytest.approx(0.8, rel=0.35)
 
@@ -379,13 +370,13 @@ def test_the_reported_scale_is_the_one_the_covariance_belongs_to() -> None:
     # Features so small that the actions tell nothing in time: the posterior is the prior.
     world = watched(SoftPolicyIteration(0.5)).with_features(1e-4 * np.eye(3))
     for rounds in (2, 3, 4):
-        fit = fit_path(SoftPolicyLearner(world), max_rounds=rounds)
+        fit = fit_path(SoftPolicy(world), max_rounds=rounds)
         prior = fit.variances.scale * np.eye(3)
         np.testing.assert_allclose(fit.covariance, prior, atol=0.2 * fit.variances.scale)
 
 
 @pytest.mark.parametrize("kind", DIFFERENTIABLE, ids=lambda k: k.__name__)
-def test_weights_are_recovered_as_exactly_as_claimed(kind: type[LearnerModel]) -> None:
+def test_weights_are_recovered_as_exactly_as_claimed(kind: type[Rule]) -> None:
     # Actions drawn from the model itself in a known world: squared errors over the claimed
     # covariance must average to about q.
     distances = []
@@ -513,17 +504,17 @@ def angle(found: Any, truth: Any) -> float:
     return 1.0 if cosine < 0 else float(np.sqrt(max(1 - cosine**2, 0.0)))
 
 
-LEARNERS: dict[type[LearnerModel], tuple[TabularLearner, float]] = {
-    SoftPolicyLearner: (SoftPolicyIteration(0.5), 2.0),
-    SoftValueLearner: (SoftValueIteration(), 1.0),
-    GradientLearner: (GPOMDPLearner(learning_rate=2.0, exact=True), 2.0),
+LEARNERS: dict[type[Rule], tuple[TabularLearner, float]] = {
+    SoftPolicy: (SoftPolicyIteration(0.5), 2.0),
+    SoftValue: (SoftValueIteration(), 1.0),
+    Gradient: (GPOMDPLearner(learning_rate=2.0, exact=True), 2.0),
 }
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", LEARNERS, ids=lambda k: k.__name__)
 def test_the_right_model_finds_direction_and_size_of_the_weights_and_wins(
-    kind: type[LearnerModel], seed: int
+    kind: type[Rule], seed: int
 ) -> None:
     learner, size = LEARNERS[kind]
     world = watched(learner, seed)
@@ -537,7 +528,7 @@ def test_the_right_model_finds_direction_and_size_of_the_weights_and_wins(
     assert ratio == pytest.approx(size, rel=0.25)
     assert own.evidence > walk.evidence + 10
     # Soft policy and soft value iteration are close relatives: no one tells them apart here.
-    soft = {SoftPolicyLearner, SoftValueLearner}
+    soft = {SoftPolicy, SoftValue}
     rivals = [f.evidence for k, f in fits.items() if k is not kind and not {k, kind} <= soft]
     assert own.evidence > max(rivals) + 2
 
@@ -547,9 +538,9 @@ def test_nothing_beats_the_random_walk_on_a_random_walk(seed: int) -> None:
     rng = np.random.default_rng(seed)
     mdp = random_mdp(rng, n_states=5, n_actions=3, n_features=2, gamma=0.8)
     world = known_world(mdp, np.ones((7, 5, 3)), rng=rng)
-    truth = NoLearning(world)
+    truth = RandomWalk(world)
     world = with_counts(world, truth, path(truth, np.zeros(2), 6, 0.2, rng), rng, 60)
-    walk = fit_random_walk(SoftPolicyLearner(world))
+    walk = fit_random_walk(SoftPolicy(world))
     for kind in MODELS.values():
         # What fits everything with weights near nothing may tie, but not win.
         assert fit_path(kind(world), start=walk).evidence < walk.evidence + 3
@@ -563,12 +554,12 @@ def test_a_gridworld_gives_the_reward_away() -> None:
     )
     world = pool_world(list(history), TabularSoftmax(mdp.n_states, mdp.n_actions), gamma=0.9)
     # Areas are one-hot: a constant reward is a potential, so only contrasts are to be found.
-    fit = fit_path(SoftPolicyLearner(world), start=fit_random_walk(SoftPolicyLearner(world)))
+    fit = fit_path(SoftPolicy(world), start=fit_random_walk(SoftPolicy(world)))
     assert angle(fit.weights - fit.weights.mean(), weights - weights.mean()) < 0.1
 
 
 def test_a_fit_is_deterministic_and_consistent_with_itself() -> None:
-    model = SoftPolicyLearner(watched(SoftPolicyIteration(0.5)))
+    model = SoftPolicy(watched(SoftPolicyIteration(0.5)))
     first, second = fit_path(model), fit_path(model)
     for name in ("states", "parameters", "covariance"):
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
@@ -586,8 +577,8 @@ def test_a_fit_is_deterministic_and_consistent_with_itself() -> None:
 def test_another_orthogonal_basis_turns_the_weights_and_nothing_else() -> None:
     world = watched(SoftValueIteration())
     basis = np.linalg.qr(np.random.default_rng(8).normal(size=(3, 3)))[0]
-    plain = fit_path(SoftValueLearner(world))
-    turned = fit_path(SoftValueLearner(world.with_features(basis)))
+    plain = fit_path(SoftValue(world))
+    turned = fit_path(SoftValue(world.with_features(basis)))
     np.testing.assert_allclose(basis @ turned.weights, plain.weights, atol=1e-5)
     np.testing.assert_allclose(basis @ turned.covariance @ basis.T, plain.covariance, atol=1e-5)
     assert turned.evidence == pytest.approx(plain.evidence, abs=1e-3)
@@ -595,7 +586,7 @@ def test_another_orthogonal_basis_turns_the_weights_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("kind", LEARNERS, ids=lambda k: k.__name__)
 @pytest.mark.parametrize("unit", [1e-4, 1e4])
-def test_units_of_the_features_do_not_matter(kind: type[LearnerModel], unit: float) -> None:
+def test_units_of_the_features_do_not_matter(kind: type[Rule], unit: float) -> None:
     # The scale of the weights is found from the data; nothing else may know their units.
     world = watched(LEARNERS[kind][0])
     plain = fit_path(kind(world), max_rounds=40)
@@ -613,16 +604,16 @@ def test_known_rates_give_the_weights_themselves() -> None:
     rates = np.array([4.0, 1.0, 3.0, 0.5, 2.0, 5.0])
     world = known_world(mdp, np.ones((7, 4, 3)), rng=rng)
     weights = np.array([0.5, -0.4])
-    states = path(GradientLearner(world, rates), np.append(weights, 0.0), 6, 1e-4, rng)
-    world = with_counts(world, GradientLearner(world), states, rng, 400)
-    informed, ignorant = (fit_path(GradientLearner(world, r)) for r in (rates, None))
+    states = path(Gradient(world, rates), np.append(weights, 0.0), 6, 1e-4, rng)
+    world = with_counts(world, Gradient(world), states, rng, 400)
+    informed, ignorant = (fit_path(Gradient(world, r)) for r in (rates, None))
     error = informed.weights - weights
     assert error @ np.linalg.solve(informed.covariance, error) < 9.2  # 99 % of chi-square, 2
     assert informed.evidence > ignorant.evidence + 3
 
 
 def test_a_fit_continues_where_another_ended() -> None:
-    model = SoftPolicyLearner(watched(SoftPolicyIteration(0.5)))
+    model = SoftPolicy(watched(SoftPolicyIteration(0.5)))
     walk = fit_random_walk(model)
     cold, warm = fit_path(model), fit_path(model, start=walk)
     again = fit_path(model, start=warm)

@@ -10,25 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logel.inference.noise import DenseMetric, IdentityMetric
-from logel.inference.regress import (
-    NOISE_MARGIN,
-    Steps,
-    compress,
-    solve,
-    solve_weights,
-    without_noise,
-)
+from logel.inference.regress import NOISE_MARGIN, solve, solve_weights, without_noise
 from logel.inference.spread import (
     NoiseParts,
     StageSample,
     bootstrap_weights,
     jackknife_weights,
-    joined,
     recentred,
     spread_of,
     step_between,
     unexplained_covariance,
 )
+from logel.inference.steps import Steps, compress, joined
 from logel.worlds.own_episodes import StageJacobian
 
 seeds = st.integers(0, 2**32 - 1)

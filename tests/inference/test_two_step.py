@@ -9,6 +9,14 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from logel.inference.accounts import Account, Settled, settled
+from logel.inference.neighbours import (
+    effective_share,
+    importance_ratios,
+    pooled_jacobians,
+    variance_reduction,
+)
+from logel.rules.updates import Candidate, adam, held_out_gains, natural
 
 from logel import LearningHistory, Method, TabularSoftmax, infer_reward
 from logel.data.stage import Stage
@@ -21,16 +29,11 @@ from logel.envs.tabular import (
     softmax_policy,
 )
 from logel.errors import OptionError
-from logel.inference.accounts import Account, Settled, settled
 from logel.inference.gauge import direction_error
-from logel.inference.neighbours import (
-    effective_share,
-    importance_ratios,
-    pooled_jacobians,
-    variance_reduction,
-)
 from logel.inference.noise import DenseMetric, IdentityMetric
-from logel.inference.regress import Status, compress, solve
+from logel.inference.regress import solve
+from logel.inference.status import Status
+from logel.inference.steps import compress
 from logel.learners.tabular import (
     GPOMDPLearner,
     NaturalGradientAscent,
@@ -41,7 +44,6 @@ from logel.learners.tabular import (
 from logel.policies.cloning import clone
 from logel.policies.fisher import BlockFisher
 from logel.policies.softmax import LinearSoftmax
-from logel.rules.updates import Candidate, adam, held_out_gains, natural
 from logel.worlds.own_episodes import Baseline, StageJacobian, stage_jacobian
 
 MDP = gridworld_mdp(GridMap.parse("..b\n.d.\no.g"), gamma=0.9)

@@ -14,7 +14,8 @@ from logel.envs.lqr import point_mass, random_lqr, relative_regret
 from logel.envs.parametric import FeaturisedMDP, LinearControl, ParametricWorld
 from logel.envs.tabular import random_mdp
 from logel.errors import OptionError
-from logel.inference.regress import compress, solve
+from logel.inference.regress import solve
+from logel.inference.steps import compress
 from logel.learners.gradient_ascent import (
     GradientAscent,
     ParameterSnapshot,

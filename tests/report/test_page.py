@@ -26,7 +26,7 @@ from logel.errors import FormatError, OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import Fit, Gauge
 from logel.inference.more_data import Planning
-from logel.inference.regress import Status
+from logel.inference.status import Status
 from logel.report.page import LARGEST_PAGE, asset, estimate_page, write_report
 from logel.report.page_data import page_data
 from logel.report.page_stages import policy_distance

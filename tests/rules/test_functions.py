@@ -18,7 +18,8 @@ from logel.envs.tabular import (
     softmax_policy,
 )
 from logel.errors import OptionError, PolicyError
-from logel.inference.regress import compress, solve
+from logel.inference.regress import solve
+from logel.inference.steps import compress
 from logel.learners.tabular import NaturalGradientAscent, observe
 from logel.policies.base import Policy
 from logel.policies.gaussian import LinearGaussian

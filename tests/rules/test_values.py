@@ -25,22 +25,16 @@ from logel.envs.tabular import (
 )
 from logel.learners.tabular import SoftPolicyIteration, SoftValueIteration, soft_action_values
 from logel.policies.softmax import TabularSoftmax
-from logel.rules.values import (
-    MODELS,
-    GradientLearner,
-    LearnerModel,
-    NaturalGradientLearner,
-    NoLearning,
-    QLearningLearner,
-    SoftPolicyLearner,
-    SoftValueLearner,
-)
+from logel.rules.ascent import Gradient, NaturalGradient
+from logel.rules.catalogue import MODELS
+from logel.rules.rule import RandomWalk, Rule
+from logel.rules.values import QLearning, SoftPolicy, SoftValue
 from logel.worlds.own_episodes import stage_jacobian
 from logel.worlds.table import TabularWorld, pool_world
 
 HORIZON = 7
-ALL = (*MODELS.values(), NoLearning)
-FADING = (GradientLearner, NaturalGradientLearner)
+ALL = (*MODELS.values(), RandomWalk)
+FADING = (Gradient, NaturalGradient)
 
 
 def known_world(mdp: TabularMDP, *, n_stages: int = 5, seed: int = 0) -> TabularWorld:
@@ -86,7 +80,7 @@ def terminating(seed: int = 0) -> tuple[TabularMDP, TabularWorld]:
     return mdp, world
 
 
-def point(model: LearnerModel, seed: int, m: int = 4) -> tuple[Any, Any]:
+def point(model: Rule, seed: int, m: int = 4) -> tuple[Any, Any]:
     """Random states of m steps and random parameters."""
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=model.world.n_features)
@@ -113,9 +107,7 @@ def worlds() -> list[TabularWorld]:
 
 @pytest.mark.parametrize("world", worlds(), ids=["lasting", "terminating"])
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-def test_derivatives_equal_finite_differences(
-    kind: type[LearnerModel], world: TabularWorld
-) -> None:
+def test_derivatives_equal_finite_differences(kind: type[Rule], world: TabularWorld) -> None:
     model = kind(world)
     for seed in range(2):
         states, parameters = point(model, seed)
@@ -126,7 +118,7 @@ def test_derivatives_equal_finite_differences(
             parameters,
         )
         np.testing.assert_allclose(found.design, by_parameter, atol=1e-7)
-        if kind is not QLearningLearner:
+        if kind is not QLearning:
             by_state = differences(
                 lambda s, p=parameters: model.following(s, p),  # type: ignore[misc]
                 states,
@@ -137,9 +129,7 @@ def test_derivatives_equal_finite_differences(
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 @given(seed=st.integers(0, 1000), x=st.floats(-3, 3), y=st.floats(-3, 3))
 @settings(max_examples=10)
-def test_steps_are_linear_in_the_weights(
-    kind: type[LearnerModel], seed: int, x: float, y: float
-) -> None:
+def test_steps_are_linear_in_the_weights(kind: type[Rule], seed: int, x: float, y: float) -> None:
     model = kind(known_world(small()))
     states, first = point(model, seed)
     q = model.world.n_features
@@ -155,7 +145,7 @@ def test_steps_are_linear_in_the_weights(
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-def test_steps_do_not_see_one_another(kind: type[LearnerModel]) -> None:
+def test_steps_do_not_see_one_another(kind: type[Rule]) -> None:
     # Each row is a step of its own; only the fading rate knows how late it is.
     model = kind(known_world(small()))
     states, parameters = point(model, 3)
@@ -167,7 +157,7 @@ def test_steps_do_not_see_one_another(kind: type[LearnerModel]) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-def test_noise_shapes_are_covariances(kind: type[LearnerModel]) -> None:
+def test_noise_shapes_are_covariances(kind: type[Rule]) -> None:
     for world in worlds():
         model = kind(world)
         states, parameters = point(model, 4)
@@ -181,7 +171,7 @@ def test_noise_shapes_are_covariances(kind: type[LearnerModel]) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-def test_states_and_logits_round_trip(kind: type[LearnerModel]) -> None:
+def test_states_and_logits_round_trip(kind: type[Rule]) -> None:
     model = kind(known_world(small()))
     states, _ = point(model, 5)
     logits = model.logits(states)
@@ -205,7 +195,7 @@ def test_states_and_logits_round_trip(kind: type[LearnerModel]) -> None:
 
 def test_the_registry_holds_every_kind_of_learner_once() -> None:
     kinds = set(MODELS.values())
-    assert len(kinds) == len(MODELS) == 5 and NoLearning not in kinds
+    assert len(kinds) == len(MODELS) == 5 and RandomWalk not in kinds
     assert len({kind.name for kind in ALL}) == 6
 
 
@@ -215,7 +205,7 @@ def test_the_registry_holds_every_kind_of_learner_once() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_gradient_steps_follow_the_exact_jacobian(seed: int) -> None:
     mdp = small(seed, n_states=3 + seed % 2, n_actions=2 + seed % 3)
-    model = GradientLearner(known_world(mdp))
+    model = Gradient(known_world(mdp))
     states, parameters = point(model, seed)
     parameters[-1] = 0.0
     exact = np.stack([feature_jacobian(mdp, theta, horizon=HORIZON) for theta in states])
@@ -227,7 +217,7 @@ def test_gradient_steps_follow_the_exact_jacobian(seed: int) -> None:
 @pytest.mark.parametrize("kind", FADING)
 @pytest.mark.parametrize(("decay", "shares"), [(0.0, [1, 1, 1]), (1.0, [1, 1 / 2, 1 / 3])])
 def test_rates_fade_as_the_schedules_do(
-    kind: type[LearnerModel], decay: float, shares: list[float]
+    kind: type[Rule], decay: float, shares: list[float]
 ) -> None:
     model = kind(known_world(small()))
     states, parameters = point(model, 6, m=1)
@@ -239,7 +229,7 @@ def test_rates_fade_as_the_schedules_do(
 
 
 @pytest.mark.parametrize("kind", FADING)
-def test_known_rates_multiply_the_steps(kind: type[LearnerModel]) -> None:
+def test_known_rates_multiply_the_steps(kind: type[Rule]) -> None:
     world, rates = known_world(small()), np.array([2.0, 0.1, 0.7, 3.0])
     plain, known = kind(world), kind(world, rates)
     states, parameters = point(plain, 17)
@@ -257,7 +247,7 @@ def test_known_rates_multiply_the_steps(kind: type[LearnerModel]) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-def test_known_states_change_nothing_but_what_is_not_needed(kind: type[LearnerModel]) -> None:
+def test_known_states_change_nothing_but_what_is_not_needed(kind: type[Rule]) -> None:
     model = kind(known_world(small()))
     states, parameters = point(model, 18)
     full = model.predict(states, parameters)
@@ -268,7 +258,7 @@ def test_known_states_change_nothing_but_what_is_not_needed(kind: type[LearnerMo
 
 def test_gradient_of_a_terminating_world_is_that_of_its_absorbing_twin() -> None:
     mdp, world = terminating()
-    model = GradientLearner(world)
+    model = Gradient(world)
     states, _ = point(model, 7)
     # The absorbing state's own parameter changes nothing.
     exact = np.stack(
@@ -278,7 +268,7 @@ def test_gradient_of_a_terminating_world_is_that_of_its_absorbing_twin() -> None
 
 
 def test_gradient_noise_is_shaped_by_the_weights_but_not_sized_by_them() -> None:
-    model = GradientLearner(known_world(small()))
+    model = Gradient(known_world(small()))
     states, parameters = point(model, 8)
     shape = model.predict(states, parameters).shape
     parameters[:2] *= -50
@@ -295,7 +285,7 @@ def test_the_analytic_noise_is_the_information_where_every_step_counts_alike() -
     # With one time only, noise is proportional to P(first state) * Fisher, plus its small floor.
     mdp = small()
     world = known_world(mdp)
-    model = GradientLearner(replace(world, horizon=1))
+    model = Gradient(replace(world, horizon=1))
     states, parameters = point(model, 9)
     parameters[:2] = 0.0
     shape = model.predict(states, parameters).shape
@@ -316,7 +306,7 @@ def test_later_actions_add_less_noise() -> None:
     transitions = np.zeros((2, 2, 2))
     transitions[:, :, 1] = 1.0
     mdp = TabularMDP(transitions, np.ones((2, 2, 1)), np.array([1.0, 0.0]), gamma=0.5)
-    model = GradientLearner(replace(known_world(mdp), horizon=2))
+    model = Gradient(replace(known_world(mdp), horizon=2))
     shape = model.predict(np.zeros((1, 2)), np.zeros(2)).shape[0]
     assert shape[1, 1] / shape[0, 0] == pytest.approx(1 / 9, rel=0.02)
 
@@ -340,7 +330,7 @@ def test_the_empirical_noise_is_the_covariance_of_single_episode_gradients() -> 
             )
         )
     family = TabularSoftmax(4, 3)
-    model = GradientLearner(pool_world(stages, family, gamma=mdp.gamma))
+    model = Gradient(pool_world(stages, family, gamma=mdp.gamma))
     weights = np.array([0.7, -1.3])
     states = np.stack([theta, theta])
     share = model.analytic_share
@@ -367,7 +357,7 @@ def test_the_empirical_noise_is_the_covariance_of_single_episode_gradients() -> 
 @pytest.mark.parametrize("seed", range(3))
 def test_soft_policy_steps_are_the_soft_values_relative_to_the_last_action(seed: int) -> None:
     mdp = small(seed)
-    model = SoftPolicyLearner(known_world(mdp))
+    model = SoftPolicy(known_world(mdp))
     states, weights = point(model, seed)
     for theta, found in zip(states, model.following(states, weights), strict=True):
         policy = softmax_policy(theta, n_states=4, n_actions=3)
@@ -379,7 +369,7 @@ def test_soft_policy_steps_are_the_soft_values_relative_to_the_last_action(seed:
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
 def test_a_temperature_is_folded_into_the_weights(temperature: float) -> None:
     mdp, weights = small(1), np.array([0.4, -0.9])
-    model = SoftPolicyLearner(known_world(mdp))
+    model = SoftPolicy(known_world(mdp))
     learner = SoftPolicyIteration(temperature).run(mdp, weights, np.random.default_rng(0))
     states = np.stack([snapshot.parameters for snapshot in islice(learner, 4)])
     found = model.following(states[:-1], weights / temperature)
@@ -390,7 +380,7 @@ def test_a_temperature_is_folded_into_the_weights(temperature: float) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_natural_gradient_is_the_gradient_over_the_information(seed: int) -> None:
     mdp = small(seed)
-    model = NaturalGradientLearner(known_world(mdp))
+    model = NaturalGradient(known_world(mdp))
     states, parameters = point(model, seed)
     parameters[-1] = 0.0
     found = model.following(states, parameters) - states
@@ -411,7 +401,7 @@ def test_the_natural_gradient_is_the_gradient_over_the_information(seed: int) ->
 
 def test_soft_values_of_a_terminating_world_are_those_of_its_absorbing_twin() -> None:
     mdp, world = terminating()
-    soft, natural = SoftPolicyLearner(world), NaturalGradientLearner(world)
+    soft, natural = SoftPolicy(world), NaturalGradient(world)
     states, weights = point(soft, 12)
     rate_one = np.append(weights, 0.0)
     for theta, found, step in zip(
@@ -434,7 +424,7 @@ def test_soft_values_of_a_terminating_world_are_those_of_its_absorbing_twin() ->
 
 def test_soft_value_steps_are_those_of_the_learner() -> None:
     mdp, weights = small(2), np.array([0.8, -0.5])
-    model = SoftValueLearner(known_world(mdp))
+    model = SoftValue(known_world(mdp))
     learner = SoftValueIteration().run(mdp, weights, np.random.default_rng(0))
     states = np.zeros((1, model.state_dim))
     for snapshot in islice(learner, 5):
@@ -444,7 +434,7 @@ def test_soft_value_steps_are_those_of_the_learner() -> None:
 
 def test_soft_backups_of_a_terminating_world_are_those_of_its_absorbing_twin() -> None:
     mdp, world = terminating()
-    model = SoftValueLearner(world)
+    model = SoftValue(world)
     states, weights = point(model, 13)
     for state, found in zip(states, model.following(states, weights), strict=True):
         # Values of the absorbing state whose soft maximum is nothing.
@@ -466,7 +456,7 @@ def q_shares(mdp: TabularMDP, policy: Any, size: float, restart: float) -> Any:
 
 def test_q_learning_moves_visited_pairs_towards_their_backup() -> None:
     mdp = small(3)
-    model = QLearningLearner(known_world(mdp))
+    model = QLearning(known_world(mdp))
     states, parameters = point(model, 14)
     found = model.predict(states, parameters)
     for t, state in enumerate(states):
@@ -485,7 +475,7 @@ def test_q_learning_moves_visited_pairs_towards_their_backup() -> None:
 
 def test_q_learning_between_standing_still_and_a_full_backup() -> None:
     mdp, world = terminating(1)
-    model = QLearningLearner(world)
+    model = QLearning(world)
     states, parameters = point(model, 15)
     parameters[2] = -40.0
     np.testing.assert_allclose(model.following(states, parameters), states, atol=1e-12)
@@ -499,7 +489,7 @@ def test_q_learning_between_standing_still_and_a_full_backup() -> None:
 
 
 def test_q_learning_noise_grows_with_the_temporal_differences() -> None:
-    model = QLearningLearner(known_world(small(3)))
+    model = QLearning(known_world(small(3)))
     states, parameters = point(model, 16)
     found = model.predict(states, parameters)
     moved = np.abs(found.following - states)

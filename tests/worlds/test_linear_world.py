@@ -13,8 +13,8 @@ from logel.envs.parametric import FeaturisedMDP
 from logel.envs.tabular import random_mdp
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 from logel.policies.softmax import LinearSoftmax
-from logel.rules.ascent import ASCENTS, AdamAscent, NaturalAscent, PlainAscent
-from logel.rules.values import GradientLearner
+from logel.rules.ascent import Adam, Gradient, NaturalGradient
+from logel.rules.catalogue import ASCENTS
 from logel.worlds.linear import LinearWorld, distinct_observations, indexed, linear_world
 from logel.worlds.table import TabularWorld
 
@@ -95,11 +95,11 @@ def test_unit_coordinates_give_the_tabular_learner() -> None:
     world = featurised()
     linear = exact_linear_world(world)
     linear = replace(linear, coordinates=np.eye(linear.coordinates.shape[0]))
-    tabular = GradientLearner(linear.table)
+    tabular = Gradient(linear.table)
     rng = np.random.default_rng(3)
     states = rng.normal(size=(3, tabular.state_dim))
     parameters = np.array([0.4, -0.3, 0.1])
-    a, b = PlainAscent(linear).predict(states, parameters), tabular.predict(states, parameters)
+    a, b = Gradient(linear).predict(states, parameters), tabular.predict(states, parameters)
     np.testing.assert_allclose(a.following, b.following, atol=1e-12)
     np.testing.assert_allclose(a.transition, b.transition, atol=1e-12)
     np.testing.assert_allclose(a.design, b.design, atol=1e-12)
@@ -116,10 +116,10 @@ def test_steps_and_their_derivatives(kind: Any) -> None:
     said = model.predict(states, parameters)
     np.testing.assert_allclose(said.following, model.following(states, parameters), atol=1e-12)
     # Adam's own scale depends on the weights, which its design leaves out.
-    if kind is not AdamAscent:
+    if kind is not Adam:
         design = slopes(lambda p: model.following(states, p), parameters)
         np.testing.assert_allclose(said.design, design, atol=1e-7)
-    if kind is PlainAscent:
+    if kind is Gradient:
         for t in range(3):
             move = slopes(
                 lambda x, t=t: model.following(
@@ -139,7 +139,7 @@ def test_the_natural_step_is_the_gradient_in_units_of_information() -> None:
     linear = exact_linear_world(world)
     states = np.random.default_rng(5).normal(size=(2, linear.n_parameters))
     weights = np.array([0.4, -0.3])
-    moved = NaturalAscent(linear).following(states, np.append(weights, 0.0)) - states
+    moved = NaturalGradient(linear).following(states, np.append(weights, 0.0)) - states
     for t, theta in enumerate(states):
         gradient = world.jacobian(theta) @ weights
         expected = np.linalg.solve(world.fisher(theta).dense(), gradient)
@@ -150,14 +150,14 @@ def test_the_natural_step_is_the_gradient_in_units_of_information() -> None:
 def test_adam_measures_each_parameter_by_its_own_gradients() -> None:
     linear = exact_linear_world(featurised())
     states = np.random.default_rng(6).normal(size=(3, linear.n_parameters))
-    model = AdamAscent(linear)
+    model = Adam(linear)
     once = model.following(states, np.array([0.4, -0.3, 0.0])) - states
     # Twice the weights, twice the step: the diagonal is relative.
     twice = model.following(states, np.array([0.8, -0.6, 0.0])) - states
     np.testing.assert_allclose(twice, 2 * once, rtol=1e-9)
     # A parameter in other units moves alike: its gradient and its size cancel.
     scaled = replace(linear, coordinates=linear.coordinates * np.array([10.0, 1, 1, 1]))
-    other = AdamAscent(scaled).following(states / [10.0, 1, 1, 1], np.array([0.4, -0.3, 0.0]))
+    other = Adam(scaled).following(states / [10.0, 1, 1, 1], np.array([0.4, -0.3, 0.0]))
     step = other - states / [10.0, 1, 1, 1]
     ratio = step / once
     np.testing.assert_allclose(ratio[:, 0] / ratio[:, 1], 1.0, rtol=0.02)

@@ -18,7 +18,7 @@ from logel.errors import FormatError, OptionError
 from logel.inference.export import to_frame, to_html, to_inference_data
 from logel.inference.gauge import Fit, Gauge
 from logel.inference.more_data import Planning
-from logel.inference.regress import Status
+from logel.inference.status import Status
 from logel.types import Float
 
 if TYPE_CHECKING:

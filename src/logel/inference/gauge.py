@@ -326,7 +326,7 @@ def explain(
 
 
 def explain_grams(
-    grams: Float, weights: Float, learning_rates: Float, *, n_parameters: int, fitted: int = 0
+    grams: Float, weights: Float, learning_rates: Float, *, n_parameters: float, fitted: int = 0
 ) -> Fit:
     """The same from the steps' Gram matrices of [design, delta], shape (m, q + 1, q + 1)."""
     scaled = learning_rates[:, None] * weights
@@ -342,7 +342,7 @@ def explain_grams(
     )
 
 
-def _chance(m: int, d: int, fitted: int) -> float:
+def _chance(m: int, d: float, fitted: int) -> float:
     # A random direction has mean squared cosine 1 / d; fitting q weights to m steps adds the
     # q / m directions per step that they can follow.
     return float(np.sqrt(min((1 + fitted / m) / d, 1.0)))

@@ -1,58 +1,38 @@
-"""From a learning history to reward weights: which inference to run.
+"""From a learning history to reward weights: the order of things, for every method.
 
-`infer_joint.py` infers path, weights and kind of learner together, for families with few
-parameters; `infer_mirror.py` works in function space, for any family; `two_step.py` is the paper's
-pipeline with what improves it.
+look    once at all stages: features, observations, sizes
+path    the policies' parameters: known, or cloned
+steps   what moved and along what, in the coordinates the method wants
+found   weights and rates: a regression on the steps, or a smoother along the whole path
+answer  status, notes, words, intervals
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from dataclasses import replace
+
+import numpy as np
 
 from logel.data.history import LearningHistory
 from logel.errors import IdentificationError, OptionError
-from logel.inference.choose import JointMethod
+from logel.inference.answer import Asked, CloneFacts, Found, answer
 from logel.inference.estimate import RewardEstimate
-from logel.inference.joint import infer_jointly, joint_applies
-from logel.inference.method import Method, MirrorMethod
-from logel.inference.mirror import infer_in_function_space
-from logel.inference.two_step import infer_two_step
+from logel.inference.functions import find_weights, function_steps, words
+from logel.inference.gauge import Gauge, check_movement, constant_gauge
+from logel.inference.method import METHODS, Coordinates, Method
+from logel.inference.parameters import ParameterSteps
+from logel.inference.path import find_along_path, path_applies
+from logel.inference.watched import Look, Watched, naming
 from logel.policies.base import Policy
-from logel.policies.cloning import CloneConfig, CloneMethod
-from logel.types import FeatureFunction, Progress
-from logel.worlds.own_episodes import Baseline
+from logel.policies.cloning import ClonedPath, known_or_cloned
+from logel.rules.functions import Basis, StageSums, stage_sums
+from logel.rules.rates import Rates
+from logel.types import FeatureFunction, Float, Progress
 
-__all__ = ["METHODS", "AnyMethod", "JointMethod", "Method", "MirrorMethod", "infer_reward"]
+__all__ = ["METHODS", "Method", "infer_reward"]
 
 logger = logging.getLogger(__name__)
-
-AnyMethod = Method | JointMethod | MirrorMethod
-
-METHODS: dict[str, AnyMethod] = {
-    # The paper's algorithm. What it leaves open, and what we take: the G(PO)MDP estimator (it names
-    # two); no baseline (it mentions none, and asks for an unbiased estimator); a weak unit prior in
-    # cloning (the plain maximum does not exist for actions never taken); rates start equal; epsilon
-    # is relative to the rates we start from (the scale of the rates is not identified).
-    "paper": Method(),
-    # What the authors' experiments run: few-step cloning and the component-wise baseline.
-    "authors": Method(clone=CloneConfig(method=CloneMethod.ADAM), baseline=Baseline.COMPONENT),
-    # For families without a pooled world model: unbiased Jacobians with the simplest variance
-    # reduction, one rate for all steps, a metric of all the noise there is, bias removed where that
-    # promises much, and doubts in the intervals. What was measured is in docs/estimators.md: mostly
-    # better coverage.
-    "two-step": Method(
-        baseline=Baseline.TIME,
-        shared_rate=True,
-        metric="noise",
-        debias="auto",
-        process_noise=True,
-    ),
-    # Path, weights and learner model together; families with few parameters.
-    "joint": JointMethod(),
-    # Steps of the policy itself, not of its parameters: any softmax or Gaussian family.
-    "mirror": MirrorMethod(),
-}
 
 
 def infer_reward(
@@ -60,7 +40,7 @@ def infer_reward(
     policy: Policy,
     *,
     gamma: float,
-    method: str | AnyMethod = "default",
+    method: str | Method = "default",
     features: FeatureFunction | None = None,
     use_parameters: bool = True,
     intervals: bool = True,
@@ -69,9 +49,9 @@ def infer_reward(
 ) -> RewardEstimate:
     """Recover the reward weights of a learner from its history.
 
-    Identification: unless the history carries learning rates (and the learner model has any), the
-    weights are only known up to a positive factor and are returned with unit norm; `scale` in the
-    estimate says which. See `RewardEstimate` for sign and gauge.
+    Identification: unless the history carries learning rates (and the rule has any), the weights
+    are only known up to a positive factor and are returned with unit norm; `scale` in the estimate
+    says which. See `RewardEstimate` for sign and gauge.
 
     Args:
         history: What was observed, at least two stages.
@@ -79,8 +59,7 @@ def infer_reward(
         gamma: The learner's discount factor, in [0, 1).
         method: "default" takes "joint" for tabular and linear policies of moderate size, "two-step"
             for larger ones and "mirror" for networks; "paper" is exactly the paper's algorithm,
-            "authors" what its experiments run; or a `Method`, `JointMethod` or `MirrorMethod` of
-            your own.
+            "authors" what its experiments run; or a `Method` of your own.
         features: Maps (observations, actions, next_observations) to reward features (N, q); needed
             when the episodes carry none.
         use_parameters: Use the history's policy parameters if it has them, instead of cloning.
@@ -96,37 +75,131 @@ def infer_reward(
             f"the history has {len(history)} stage: at least two are needed to see the learner move"
         )
     report = progress or (lambda what, done, total: None)
-    name, chosen = _choose(method, policy, history, use_parameters)
+    watched = Watched(history, policy, gamma, features, use_parameters, intervals, seed, report)
+    name, chosen = _choose(method, watched)
     family, d = type(policy).__name__, policy.n_parameters
     logger.info("method %s: %d stages, %s with %d parameters", name, len(history), family, d)
-    options: dict[str, Any] = {
-        "name": name,
-        "gamma": gamma,
-        "features": features,
-        "use_parameters": use_parameters,
-        "intervals": intervals,
-        "seed": seed,
-        "report": report,
-    }
-    if isinstance(chosen, JointMethod):
-        return infer_jointly(history, policy, method=chosen, **options)
-    if isinstance(chosen, MirrorMethod):
-        return infer_in_function_space(history, policy, method=chosen, **options)
-    return infer_two_step(history, policy, method=chosen, **options)
+    chosen = chosen if intervals else chosen.without_intervals()
+    look = watched.look()
+    assert look.moments.mean is not None
+    gauge = constant_gauge(look.moments, watched.names(len(look.moments.mean)))
+    if gauge.n == len(gauge.feature_names):
+        raise IdentificationError(
+            "no direction of the weights is identified: every feature is constant; use others"
+        )
+    find = {
+        Coordinates.PARAMETERS: _in_parameters,
+        Coordinates.FUNCTIONS: _in_functions,
+        Coordinates.PATH: _along_path,
+    }[Coordinates(chosen.coordinates)]
+    found, gauge, used, clones = find(watched, look, gauge, chosen)
+    asked = Asked(name, used, gamma, seed, intervals, gauge.feature_names, history.complete, clones)
+    return answer(found, gauge, asked)
 
 
-def _choose(
-    method: str | AnyMethod, policy: Policy, history: LearningHistory, use_parameters: bool
-) -> tuple[str, AnyMethod]:
+def _choose(method: str | Method, watched: Watched) -> tuple[str, Method]:
     if not isinstance(method, str):
         return "custom", method
-    if method == "default":
-        name = "two-step" if policy.convex else "mirror"
-        if joint_applies(policy, history, use_parameters=use_parameters):
-            name = "joint"
-        return f"default ({name})", METHODS[name]
-    if method not in METHODS:
-        raise OptionError(
-            f"unknown method {method!r}: choose one of {', '.join(['default', *METHODS])}"
+    if method != "default":
+        return method, Method.named(method)
+    name = "two-step" if watched.policy.convex else "mirror"
+    if path_applies(watched):
+        name = "joint"
+    return f"default ({name})", METHODS[name]
+
+
+_Outcome = tuple[Found, Gauge, Method, tuple[CloneFacts, ...] | None]
+
+
+def _along_path(watched: Watched, look: Look, gauge: Gauge, method: Method) -> _Outcome:
+    """Path, weights and rule together."""
+    found = find_along_path(watched, gauge, look.moments.ranges(), method)
+    return found, gauge, method, None
+
+
+def _path(watched: Watched, method: Method) -> tuple[Float, ClonedPath | None]:
+    """Parameters of every stage, and the clones behind them if they are not known."""
+    return known_or_cloned(
+        watched.history,
+        watched.policy,
+        method.clone,
+        use_parameters=watched.use_parameters,
+        rng=np.random.default_rng(watched.seed),
+        progress=watched.report,
+    )
+
+
+def _in_parameters(watched: Watched, look: Look, gauge: Gauge, method: Method) -> _Outcome:
+    """Parameters move along Jacobians."""
+    parameters, path = _path(watched, method)
+    check_movement(np.diff(parameters, axis=0))
+    groups = min(method.n_groups, look.fewest) if method.n_groups else 1
+    steps = ParameterSteps(
+        watched.policy,
+        method,
+        gamma=watched.gamma,
+        n_groups=groups,
+        known=path is None,
+        seed=watched.seed,
+    )
+    rates = watched.history.learning_rates
+    for t, stage in enumerate(watched.stages()):
+        rate = None if rates is None or t == 0 else float(rates[t - 1])
+        with naming(t):
+            steps.add(stage, parameters[t], None if path is None else path.clones[t], rate)
+        watched.report("Jacobians", t + 1, len(watched.history))
+    gauge = steps.with_weak(gauge)
+    return steps.find(gauge), gauge, method, CloneFacts.of_path(path)
+
+
+def _in_functions(watched: Watched, look: Look, gauge: Gauge, method: Method) -> _Outcome:
+    """Policies move as functions, along advantages."""
+    history, rates = watched.history, watched.history.learning_rates
+    parameters, path = _path(watched, method)
+    if method.debias is None:
+        own = history.metadata.get("learnt_from_these_episodes", False)
+        method = replace(method, debias=not own)
+    if method.rates is None:
+        method = replace(method, rates=Rates.SHARED if path is None else Rates.SCHEDULE)
+    basis = Basis.choose(
+        watched.policy, method.state_features, look.scale, deviations=method.deviations
+    )
+    steps = function_steps(
+        _sums(watched, basis, parameters, method),
+        pool=method.pool,
+        prior_strength=None if path is None else method.clone.prior_strength,
+        rates=rates,
+    )
+    if not (steps.steps.squared_movement > 1e-18).any():
+        raise IdentificationError(
+            "the policies do not move between stages: there is nothing to explain"
         )
-    return method, METHODS[method]
+    gauge = replace(gauge, weak=steps.weak.weak_directions(gauge.identified))
+    found = find_weights(steps, gauge, rates, method, watched.seed)
+    found = replace(
+        found, words=words(method, basis, steps, known=path is None, rated=rates is not None)
+    )
+    if not (watched.intervals and (path is None or method.tellable)):
+        found = found.without_spread()
+    return found, gauge, method, CloneFacts.of_path(path)
+
+
+def _sums(watched: Watched, basis: Basis, parameters: Float, method: Method) -> list[StageSums]:
+    """Every stage in the basis, streamed."""
+    result = []
+    for t, stage in enumerate(watched.stages()):
+        with naming(t):
+            result.append(
+                stage_sums(
+                    basis,
+                    stage,
+                    parameters[t],
+                    parameters[t + 1] if t + 1 < len(parameters) else None,
+                    gamma=watched.gamma,
+                    trace=method.trace,
+                    bootstrap=method.bootstrap,
+                    n_groups=method.n_groups,
+                )
+            )
+        watched.report("advantages", t + 1, len(watched.history))
+    return result

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logel.rules.rule import PathModel
+from logel.rules.rule import Rule
 from logel.types import Float
 
 
@@ -36,7 +36,7 @@ class KnownPathFit:
 
 
 def fit_known_path(
-    model: PathModel, states: Float, *, max_rounds: int = 12, weightless: bool = False
+    model: Rule, states: Float, *, max_rounds: int = 12, weightless: bool = False
 ) -> KnownPathFit:
     """Fit a model whose states (m + 1, D) are known.
 

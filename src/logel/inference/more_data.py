@@ -32,20 +32,18 @@ class Planning:
             raise OptionError(f"planning needs three (q, q) covariances, not {shapes}")
 
     @classmethod
-    def proportional(cls, covariance: Float) -> Planning:
-        """Variances that halve with twice the episodes, and with twice the stages.
+    def of(cls, sampling: Float, learner: Float) -> Planning:
+        """From the covariance due to the episodes seen, and that of the learner's own noise.
 
-        For two-step estimates. Episodes: cloning noise and Jacobian noise both average over
-        episodes, so the sampling covariance is one over their number; noise of the learner itself,
-        which no episode shows, is in neither covariance. Stages: the information is a sum over
-        steps, and twice the steps at the mean information of those seen doubles it. That is a
-        conservative bound where parameters are cloned: the error of one clone enters the two
-        movements it joins with opposite signs and cancels in their sum, so that information about
-        weights that act the same way in every step grows with the square of the number of steps
-        or faster. It is optimistic if the learner has converged: steps without movement tell
-        nothing.
+        Episodes: noise of clones, designs and worlds averages over episodes; the learner's own,
+        which no episode shows, stays. Stages: the information is a sum over steps, and twice the
+        steps at the mean information of those seen doubles it. That is a conservative bound where
+        parameters are cloned: the error of one clone enters the two movements it joins with
+        opposite signs and cancels in their sum. It is optimistic if the learner has converged:
+        steps without movement tell nothing.
         """
-        return cls(covariance, covariance / 2, covariance / 2)
+        both = sampling + learner
+        return cls(both, sampling / 2 + learner, both / 2)
 
     def factors(self, *, episodes: float = 1.0, stages: float = 1.0) -> Float:
         """By what to multiply each weight's standard error, shape (q,).

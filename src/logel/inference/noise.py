@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 import scipy.linalg
 
-from logel.inference.regress import Steps, compress, compress_grams
+from logel.inference.steps import Steps, compress, compress_grams
 from logel.policies.fisher import Fisher
 from logel.types import Float
 

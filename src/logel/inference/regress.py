@@ -20,114 +20,22 @@ have it subtracted, as far as the equations stay positive definite.
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 import scipy.optimize
 
-from logel.errors import IdentificationError, OptionError
+from logel.errors import OptionError
+from logel.inference.status import Status
+from logel.inference.steps import Steps
 from logel.types import Float
 
 # Subtracting noise leaves at least this share of the normal equations in every direction: beyond
 # it, an estimate would be mostly the error of the noise's own estimate.
 NOISE_MARGIN = 0.1
-
-
-class Status(enum.Enum):
-    """How a solve ended; each value is a sentence that says what to do."""
-
-    OK = "solved"
-    RANK_DEFICIENT = (
-        "solved, but some directions of the weights are not determined: the minimum-norm weights "
-        "are given; see the gauge report"
-    )
-    UNEXPLAINED = (
-        "solved, but a random walk explains the movement as well as any reward: do not trust these "
-        "weights; watch more stages or episodes, or check features and learner"
-    )
-    NOT_CONVERGED = (
-        "stopped before convergence: increase max_iterations (joint fits: the rounds in heats)"
-    )
-    RATES_AT_BOUND = (
-        "solved, but every learning rate sits at its lower bound: the movement does not follow any "
-        "reward of this form; check the learner model and the features"
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Steps:
-    """The steps of a history in compressed form.
-
-    Attributes:
-        design: Triangular factors, shape (m, r, q) with r <= q + 1.
-        delta: Matching movements, shape (m, r).
-        n_parameters: The original d.
-        squared_movement: ||delta[t]||^2 in the metric, shape (m,).
-        noise: What sampling noise is expected to add to the Gram matrices of [design, delta],
-            shape (m, q + 1, q + 1), for the closed forms to subtract; None to take the design as
-            it is.
-    """
-
-    design: Float
-    delta: Float
-    n_parameters: int
-    squared_movement: Float
-    noise: Float | None = None
-
-    @property
-    def n_steps(self) -> int:
-        """Number m of steps."""
-        return self.design.shape[0]
-
-    @property
-    def n_features(self) -> int:
-        """Number q of features."""
-        return self.design.shape[2]
-
-    def grams(self) -> Float:
-        """Gram matrices of [design, delta] in the metric, shape (m, q + 1, q + 1)."""
-        both = np.concatenate([self.design, self.delta[:, :, None]], axis=2)
-        return np.asarray(np.swapaxes(both, 1, 2) @ both)
-
-    def projected(self, basis: Float) -> Steps:
-        """The same steps for weights `basis @ coordinates`; basis of shape (q, k)."""
-        noise = None
-        if self.noise is not None:
-            wide = scipy.linalg.block_diag(basis, np.eye(1))
-            noise = wide.T @ self.noise @ wide
-        return replace(self, design=self.design @ basis, noise=noise)
-
-    def take(self, steps: npt.NDArray[np.int64]) -> Steps:
-        """Some of the steps, by index."""
-        return replace(
-            self,
-            design=self.design[steps],
-            delta=self.delta[steps],
-            squared_movement=self.squared_movement[steps],
-            noise=None if self.noise is None else self.noise[steps],
-        )
-
-    def merged(self, learning_rates: Float) -> Steps:
-        """One step that stands for all of them at the given rates (at rate one)."""
-        both = np.concatenate(
-            [learning_rates[:, None, None] * self.design, self.delta[:, :, None]], axis=2
-        )
-        factor = np.asarray(np.linalg.qr(both.reshape(-1, both.shape[2]), mode="r"), dtype=float)
-        noise = None
-        if self.noise is not None:
-            scale = np.repeat(learning_rates[:, None], both.shape[2], axis=1)
-            scale[:, -1] = 1.0
-            noise = (scale[:, :, None] * scale[:, None, :] * self.noise).sum(axis=0)[None]
-        return Steps(
-            design=factor[None, :, :-1],
-            delta=factor[None, :, -1],
-            n_parameters=self.n_parameters * self.n_steps,
-            squared_movement=self.squared_movement.sum()[None],
-            noise=noise,
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,85 +66,13 @@ class Solution:
     share: float = 1.0
 
 
-def compress(
-    delta: Float, design: Float, *, metric: Float | None = None, may_rest: bool = False
-) -> Steps:
-    """Bring each step to triangular form.
-
-    Args:
-        delta: Movements, shape (m, d).
-        design: Shape (m, d, q).
-        metric: How well delta is known, per step: None for the identity, (m, d) for a diagonal,
-            (m, d, d) for a positive semi-definite matrix.
-        may_rest: Accept steps none of which moves.
-    """
-    delta, design = np.asarray(delta, dtype=float), np.asarray(design, dtype=float)
-    if delta.ndim != 2 or design.ndim != 3 or design.shape[:2] != delta.shape:
-        raise OptionError(
-            f"delta must be (m, d) and design (m, d, q), but are {delta.shape} and {design.shape}"
-        )
-    if not (np.isfinite(delta).all() and np.isfinite(design).all()):
-        raise OptionError("delta and design must be finite")
-    both = np.concatenate([design, delta[:, :, None]], axis=2)
-    if metric is not None:
-        both = _whiten(both, np.asarray(metric, dtype=float))
-    squared = (both[:, :, -1] ** 2).sum(axis=1)
-    if not (may_rest or (squared > 0).any()):
-        raise IdentificationError(
-            "the parameters do not move between stages: there is nothing to explain"
-        )
-    factor = np.asarray(np.linalg.qr(both, mode="r"), dtype=float)
-    return Steps(
-        design=factor[:, :, :-1],
-        delta=factor[:, :, -1],
-        n_parameters=delta.shape[1],
-        squared_movement=squared,
-    )
-
-
-def compress_grams(grams: Float, *, n_parameters: int) -> Steps:
-    """Steps known through their Gram matrices of [design, delta] in the metric.
-
-    For metrics that can be multiplied with but have no root within reach. Half the digits of
-    `compress` remain.
-
-    Args:
-        grams: Shape (m, q + 1, q + 1), positive semi-definite.
-        n_parameters: The number d behind them.
-    """
-    scale = np.sqrt(np.maximum(np.einsum("mii->mi", grams), 0.0))
-    safe = np.where(scale > 0, scale, 1.0)
-    values, vectors = np.linalg.eigh(grams / safe[:, :, None] / safe[:, None, :])
-    roots = np.sqrt(np.clip(values, 0, None))[:, :, None] * np.swapaxes(vectors, 1, 2)
-    factor = np.asarray(np.linalg.qr(roots * scale[:, None, :], mode="r"), dtype=float)
-    return Steps(
-        design=factor[:, :, :-1],
-        delta=factor[:, :, -1],
-        n_parameters=n_parameters,
-        squared_movement=scale[:, -1] ** 2,
-    )
-
-
-def _whiten(both: Float, metric: Float) -> Float:
-    """Multiply every step by a square root of its metric."""
-    if metric.shape == both.shape[:2]:
-        if (metric < 0).any():
-            raise OptionError("a diagonal metric must not be negative")
-        return np.sqrt(metric)[:, :, None] * both
-    if metric.shape == (*both.shape[:2], both.shape[1]):
-        values, vectors = np.linalg.eigh(metric)
-        floor = -1e-8 * np.abs(values).max(initial=0.0)
-        if (values < floor).any():
-            raise OptionError("the metric must be positive semi-definite")
-        roots = np.sqrt(np.clip(values, 0, None))
-        return roots[:, :, None] * (np.swapaxes(vectors, 1, 2) @ both)
-    raise OptionError(
-        f"metric must be (m, d) or (m, d, d) for delta {both.shape[:2]}: {metric.shape}"
-    )
-
-
 def solve_weights(
-    steps: Steps, learning_rates: Float, *, ridge: float = 0.0, nonnegative: bool = False
+    steps: Steps,
+    learning_rates: Float,
+    *,
+    ridge: float = 0.0,
+    nonnegative: bool = False,
+    margin: float = NOISE_MARGIN,
 ) -> tuple[Float, Float]:
     """Best weights for given rates: the paper's closed form, its ridge version, or non-negative.
 
@@ -248,46 +84,75 @@ def solve_weights(
     """
     if ridge < 0:
         raise OptionError(f"ridge must not be negative, but is {ridge}")
-    if steps.noise is None:
-        matrix = (learning_rates[:, None, None] * steps.design).reshape(-1, steps.n_features)
-        target = steps.delta.reshape(-1)
-    else:
-        matrix, target, _ = without_noise(steps, learning_rates)
+    matrix, target = _system(steps, learning_rates, margin=margin)
     if ridge == 0 and not nonnegative:
         # The factorisation that solves the system also gives its singular values.
         found = scipy.linalg.lstsq(matrix, target, cond=_tolerance(matrix.shape))
         return np.asarray(found[0]), np.asarray(found[3])
+    # The penalty is no part of what the design tells.
     singular = np.asarray(np.linalg.svd(matrix, compute_uv=False), dtype=float)
-    if ridge > 0:
-        matrix = np.concatenate([matrix, np.sqrt(ridge) * np.eye(steps.n_features)])
-        target = np.concatenate([target, np.zeros(steps.n_features)])
+    matrix, target = _system(steps, learning_rates, ridge=ridge, margin=margin)
     if nonnegative:
         return scipy.optimize.nnls(matrix, target)[0], singular
     return np.asarray(scipy.linalg.lstsq(matrix, target)[0]), singular
 
 
-def without_noise(steps: Steps, learning_rates: Float) -> tuple[Float, Float, float]:
-    """A design and target whose normal equations lack the noise, and the smallest share taken.
+def _system(
+    steps: Steps, learning_rates: Float, *, ridge: float = 0.0, margin: float = NOISE_MARGIN
+) -> tuple[Float, Float]:
+    """The stacked design at given rates and its target, noise taken out, penalty below."""
+    if steps.noise is not None:
+        return without_noise(steps, learning_rates, ridge=ridge, margin=margin)[:2]
+    matrix = (learning_rates[:, None, None] * steps.design).reshape(-1, steps.n_features)
+    return _ridged(matrix, steps.delta.reshape(-1), ridge)
+
+
+def _ridged(matrix: Float, target: Float, ridge: float) -> tuple[Float, Float]:
+    if ridge == 0:
+        return matrix, target
+    q = matrix.shape[1]
+    penalty = np.sqrt(ridge) * np.eye(q)
+    return np.concatenate([matrix, penalty]), np.concatenate([target, np.zeros(q)])
+
+
+class Cleaned(NamedTuple):
+    """Normal equations once noise is taken out of them.
+
+    Attributes:
+        matrix: Shape (k, q): its square is what is left of the design's.
+        target: Shape (k,).
+        share: Smallest share, over directions of the weights, of the noise that was taken out.
+    """
+
+    matrix: Float
+    target: Float
+    share: float
+
+
+def without_noise(
+    steps: Steps, learning_rates: Float, *, ridge: float = 0.0, margin: float = NOISE_MARGIN
+) -> Cleaned:
+    """A design and target whose normal equations (with a ridge) lack the steps' noise.
 
     In the directions u with u' A u = 1 and u' N u = x (A the normal equations, N their noise),
     subtracting leaves 1 - x. Where that falls below the margin, only as much is subtracted, from
     both sides of the equations, as reaches it.
     """
-    assert steps.noise is not None
     merged = steps.merged(learning_rates)
     assert merged.noise is not None
     q = steps.n_features
     design, delta, noise = merged.design[0], merged.delta[0], merged.noise[0]
+    design, delta = _ridged(design, delta, ridge)
     left, singular, right = np.linalg.svd(design, full_matrices=False)
     kept = singular > _tolerance(design.shape) * singular.max(initial=0.0)
     left, singular, right = left[:, kept], singular[kept], right[kept]
     back = right.T / singular
     size, turn = np.linalg.eigh(back.T @ noise[:q, :q] @ back)
-    share = (1 - NOISE_MARGIN) / np.maximum(size, 1 - NOISE_MARGIN)
+    share = (1 - margin) / np.maximum(size, 1 - margin)
     remaining = 1 - share * size
     moved = turn.T @ (left.T @ delta) - share * (turn.T @ (back.T @ noise[:q, q]))
     matrix = np.sqrt(remaining)[:, None] * (turn.T * singular) @ right
-    return matrix, moved / np.sqrt(remaining), float(share.min(initial=1.0))
+    return Cleaned(matrix, moved / np.sqrt(remaining), float(share.min(initial=1.0)))
 
 
 def solve_learning_rates(
@@ -379,42 +244,47 @@ def solve(
         raise OptionError(f"epsilon must be positive, but is {epsilon}")
     if max_iterations < 1:
         raise OptionError(f"max_iterations must be at least 1, but is {max_iterations}")
-    if learning_rates is not None or shared_rate:
-        rates = np.ones(steps.n_steps) if learning_rates is None else np.asarray(learning_rates)
-        if rates.shape != (steps.n_steps,):
-            raise OptionError(f"there are {steps.n_steps} steps, but {rates.shape} learning rates")
-        weights, singular = solve_weights(steps, rates, ridge=ridge, nonnegative=nonnegative)
-        trace = [objective(steps, weights, rates, ridge=ridge)]
-        return _solution(steps, weights, rates, trace, singular, 0, converged=True)
-
-    rates = np.ones(steps.n_steps)
+    rates = np.ones(steps.n_steps) if learning_rates is None else np.asarray(learning_rates)
+    if rates.shape != (steps.n_steps,):
+        raise OptionError(f"there are {steps.n_steps} steps, but {rates.shape} learning rates")
     weights, singular = solve_weights(steps, rates, ridge=ridge, nonnegative=nonnegative)
     trace = [objective(steps, weights, rates, ridge=ridge)]
-    converged = False
+    if learning_rates is not None or shared_rate:
+        return _solution(steps, weights, rates, trace, singular, 0, Status.OK)
+    status = Status.NOT_CONVERGED
     for iteration in range(1, max_iterations + 1):  # noqa: B007 - reported below
         before = weights
-        # Without a ridge, scale moves freely between rates and weights: nothing to hold it to.
-        mean = 1.0 if ridge > 0 else None
-        rates = solve_learning_rates(steps, weights, epsilon=epsilon, mean=mean)
-        if steps.noise is not None:
-            # With noise subtracted no objective holds the scale: it would drift.
-            rates = rates / rates.mean()
+        rates = _next_rates(steps, weights, epsilon, ridge)
         trace.append(objective(steps, weights, rates, ridge=ridge))
         weights, singular = solve_weights(steps, rates, ridge=ridge, nonnegative=nonnegative)
         trace.append(objective(steps, weights, rates, ridge=ridge))
-        size = np.linalg.norm(weights) * np.linalg.norm(before)
-        if size == 0 or np.linalg.norm(
-            weights / np.linalg.norm(weights) - before / np.linalg.norm(before)
-        ) <= tolerance * np.sqrt(len(weights)):
-            converged = True
+        if _same_direction(weights, before, tolerance * np.sqrt(len(weights))):
+            status = Status.OK
             break
-    at_bound = bool((rates <= epsilon).all())
+    # Rates held to a mean, or divided by theirs, hide that each by itself would be at its bound.
+    alone = solve_learning_rates(steps, weights, epsilon=epsilon)
+    if status is Status.OK and bool((alone <= epsilon).all()):
+        status = Status.RATES_AT_BOUND
     if ridge == 0:
         scale = float(rates.mean())
         rates, weights, singular = rates / scale, weights * scale, singular / scale
-    return _solution(
-        steps, weights, rates, trace, singular, iteration, converged=converged, at_bound=at_bound
-    )
+    return _solution(steps, weights, rates, trace, singular, iteration, status)
+
+
+def _next_rates(steps: Steps, weights: Float, epsilon: float, ridge: float) -> Float:
+    """The rates' half of the alternation, with whatever keeps their scale from drifting."""
+    # Without a ridge, scale moves freely between rates and weights: nothing to hold it to.
+    mean = 1.0 if ridge > 0 else None
+    rates = solve_learning_rates(steps, weights, epsilon=epsilon, mean=mean)
+    # With noise subtracted no objective holds the scale: it would drift.
+    return rates if steps.noise is None else rates / rates.mean()
+
+
+def _same_direction(weights: Float, before: Float, tolerance: float) -> bool:
+    sizes = np.linalg.norm(weights), np.linalg.norm(before)
+    if 0 in sizes:
+        return True
+    return bool(np.linalg.norm(weights / sizes[0] - before / sizes[1]) <= tolerance)
 
 
 def _solution(
@@ -424,22 +294,15 @@ def _solution(
     trace: list[float],
     singular: Float,
     iterations: int,
-    *,
-    converged: bool,
-    at_bound: bool = False,
+    status: Status,
 ) -> Solution:
     rows = steps.design.shape[0] * steps.design.shape[1]
     top = singular.max(initial=0.0)
     rank = int((singular > _tolerance((rows, steps.n_features)) * top).sum())
     condition = float(top / singular[rank - 1]) if rank else float("inf")
-    status = Status.OK
-    if not converged:
-        status = Status.NOT_CONVERGED
-    elif at_bound:
-        status = Status.RATES_AT_BOUND
-    elif rank < steps.n_features:
+    if status is Status.OK and rank < steps.n_features:
         status = Status.RANK_DEFICIENT
-    share = 1.0 if steps.noise is None else without_noise(steps, rates)[2]
+    share = 1.0 if steps.noise is None else without_noise(steps, rates).share
     return Solution(
         weights, rates, np.array(trace), rank, condition, singular, iterations, status, share
     )
@@ -448,3 +311,42 @@ def _solution(
 def _tolerance(shape: tuple[int, ...]) -> float:
     """Relative size below which a singular value is rounding error."""
     return float(max(shape) * np.finfo(float).eps * 10)
+
+
+def log_evidence(steps: Steps, learning_rates: Float, ridge: npt.ArrayLike) -> Float:
+    """Log marginal likelihood of the movements for given ridges, up to a constant; same shape.
+
+    The model: whitened movements are normal around rate * design @ weights with variance s^2, the
+    weights normal around zero with variance s^2 / ridge; the weights are integrated out and s^2 is
+    put where the likelihood is largest.
+    """
+    matrix, target = _system(steps, learning_rates)
+    left, singular, _ = np.linalg.svd(matrix, full_matrices=False)
+    found = (left.T @ target) ** 2
+    n = steps.n_steps * steps.n_parameters
+    total = float(steps.squared_movement.sum())
+    # Subtracted noise may leave the design explaining more than there is.
+    total = max(total, float(found.sum()) * (1 + 1e-9))
+    strength = np.asarray(ridge, dtype=float)[..., None]
+    squared = singular**2
+    rest = total - (found * squared / (squared + strength)).sum(axis=-1)
+    return np.asarray(-0.5 * (n * np.log(rest / n) + np.log1p(squared / strength).sum(axis=-1)))
+
+
+def evidence_ridge(steps: Steps, learning_rates: Float) -> float:
+    """The ridge with the largest evidence."""
+    matrix, _ = _system(steps, learning_rates)
+    top = float(np.linalg.norm(matrix, 2)) ** 2
+    if top == 0:
+        return 0.0
+    grid = np.log(top) + np.linspace(np.log(1e-10), np.log(1e4), 57)
+    values = log_evidence(steps, learning_rates, np.exp(grid))
+    best = int(np.argmax(values))
+    around = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+    found = scipy.optimize.minimize_scalar(
+        lambda x: -float(log_evidence(steps, learning_rates, np.exp(x))),
+        bounds=around,
+        method="bounded",
+        options={"xatol": 1e-6},
+    )
+    return float(np.exp(found.x))

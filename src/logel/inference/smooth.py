@@ -1,6 +1,6 @@
 """Joint likelihood: the whole path of policies, the weights and the noise from all trajectories.
 
-The objective the paper calls impractical, for a given learner model (`learner_models`):
+The objective the paper calls impractical, for a given rule:
 
     sum_t log p(actions of stage t | state[t])                          the trajectories
     + sum_t log N(state[t + 1]; next(state[t], parameters), variance * shape[t])     the learning
@@ -21,8 +21,9 @@ import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 
 from logel.errors import OptionError
-from logel.rules.rule import Observation, PathModel, Prediction
+from logel.rules.rule import Prediction, RandomWalk, Rule
 from logel.types import Float
+from logel.worlds.base import Observation
 
 # Rounds in which the path settles before the weights may shape the noise.
 _WARM_UP = 2
@@ -75,7 +76,7 @@ class JointFit:
         trace: Evidence after every round.
     """
 
-    model: PathModel
+    model: Rule
     states: Float
     parameters: Float
     covariance: Float
@@ -93,7 +94,7 @@ class JointFit:
 
 
 def fit_path(
-    model: PathModel,
+    model: Rule,
     *,
     max_rounds: int = 18,
     start: JointFit | Start | None = None,
@@ -122,7 +123,7 @@ def fit_path(
         parameters = middle if start.parameters is None else start.parameters
     elif start is not None:
         warm = type(start.model) is type(model)
-        states = model.adopt(start.model, start.states)
+        states = model.from_policy(start.model.as_policy(start.states))
         if warm:
             states, parameters, variances = start.states, start.parameters, start.variances
             trace = list(start.trace)
@@ -163,9 +164,9 @@ def fit_path(
     )
 
 
-def fit_random_walk(model: PathModel, *, start: Start | None = None) -> JointFit:
+def fit_random_walk(model: Rule, *, start: Start | None = None) -> JointFit:
     """The path without any learning model: where other fits start, and what they must beat."""
-    return fit_path(model.without_learning(), max_rounds=12, start=start)
+    return fit_path(RandomWalk(model.world), max_rounds=12, start=start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +182,7 @@ class _Round:
 
 
 def _smooth(
-    model: PathModel,
+    model: Rule,
     states: Float,
     parameters: Float,
     middle: Float,
@@ -301,7 +302,7 @@ class _Objective:
 
     def __init__(
         self,
-        model: PathModel,
+        model: Rule,
         middle: Float,
         prior: Float,
         shape: Float,
@@ -337,7 +338,7 @@ class _Objective:
 
 
 def _update(
-    model: PathModel,
+    model: Rule,
     used: Variances,
     round_: _Round,
     value: _Value,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
@@ -21,6 +22,8 @@ class Fisher(ABC):
     """A symmetric positive semi-definite matrix of order d."""
 
     n_parameters: int
+    by_state: ClassVar[bool] = False
+    """Whether states that were never visited leave parameters about which nothing is known."""
 
     @abstractmethod
     def matvec(self, vectors: Float) -> Float:
@@ -75,6 +78,7 @@ class BlockFisher(Fisher):
         blocks: Shape (n_blocks, k, k), d = n_blocks * k.
     """
 
+    by_state: ClassVar[bool] = True
     blocks: Float
 
     @property

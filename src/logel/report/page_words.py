@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from logel.inference.estimate import RewardEstimate
-from logel.inference.regress import Status
+from logel.inference.status import Status
 from logel.report.safe_text import clean, listed, number
 from logel.types import Float
 

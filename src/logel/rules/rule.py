@@ -1,12 +1,15 @@
-"""What the joint fit asks of a model of learning: how the data see a state, and where it goes next.
-
-A state is whatever the learner carries from stage to stage: logits, a table of values, or the
-parameters of a policy family. Parameters hold the reward weights (learning rate or temperature
-folded in) and, behind them, the model's own nuisance parameters:
+"""How a reward moves a policy: the one protocol of all rules.
 
     state[t + 1] = next(state[t], parameters) + noise,    noise ~ N(0, variance * shape[t])
 
-linearly in the weights.
+A state is whatever the learner carries from stage to stage: the parameters of its policy, or a
+table of values of which its policy is the softmax. Parameters hold the reward weights (learning
+rate or temperature folded in), in which the next state is linear, and behind them the rule's own
+nuisance parameters.
+
+A rule needs `following`; with `predict`, which adds derivatives and the shape of the noise, paths
+can be regressed on or smoothed with it. A new rule is a class with these two, put into
+`rules.catalogue.RULES` and into what a world offers.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ from typing import ClassVar
 import numpy as np
 
 from logel.types import Float
+from logel.worlds.base import Observation, World
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a model says about the steps from given states.
+    """What a rule says about the steps from given states.
 
     Attributes:
         following: Predicted next states, shape (m, D).
@@ -37,36 +41,13 @@ class Prediction:
     shape: Float
 
 
-@dataclass(frozen=True, eq=False)
-class Observation:
-    """What one stage's actions say about the state behind them, to second order.
+class Rule(ABC):
+    """One kind of learner, in the world it is seen in.
 
     Attributes:
-        score: Derivative of the stage's log-likelihood, shape (D,).
-        factor: Block-diagonal factor L of its information L @ L.T, shape (B, D / B, width).
-    """
-
-    score: Float
-    factor: Float
-
-    def times(self, rows: Float) -> Float:
-        """Rows (k, D) times the block-diagonal factor, shape (k, B width)."""
-        n, height, width = self.factor.shape
-        blocks = rows.reshape(-1, n, height).transpose(1, 0, 2)
-        return np.matmul(blocks, self.factor).transpose(1, 0, 2).reshape(len(rows), n * width)
-
-    def information_times(self, vector: Float) -> Float:
-        """Information matrix times a vector (D,)."""
-        inner = self.times(vector[None])[0].reshape(len(self.factor), -1, 1)
-        return np.matmul(self.factor, inner).reshape(-1)
-
-
-class PathModel(ABC):
-    """One kind of learner, together with the stages it is seen in.
-
-    Attributes:
-        rates: Known learning rates, shape (m,), or None. Models without a learning rate of their
-            own ignore them.
+        world: What all stages show.
+        rates: Known learning rates, shape (m,), or None. Rules without a learning rate of their own
+            ignore them.
         nuisance_mean: Prior mean of the nuisance parameters, shape (k,).
         nuisance_variance: Their prior variance, shape (k,).
     """
@@ -76,34 +57,40 @@ class PathModel(ABC):
     """Between which the variance of the process noise is sought."""
     keeps_values: ClassVar[bool] = False
     """Whether the state is a whole table of values, which a policy shows only up to a potential."""
-    second_start: ClassVar[bool] = False
-    """Whether a fit should also be started from the two-step answer, and not only from a walk's."""
-    rates: Float | None
-    nuisance_mean: Float
-    nuisance_variance: Float
+    keeps_scale: ClassVar[bool] = False
+    """Whether known learning rates give the weights a scale."""
+
+    def __init__(self, world: World, rates: Float | None = None) -> None:
+        self.world, self.rates = world, rates
+        self.nuisance_mean, self.nuisance_variance = np.zeros(0), np.zeros(0)
 
     @property
-    @abstractmethod
     def n_features(self) -> int:
         """Number q of reward features."""
+        return self.world.n_features
 
     @property
-    @abstractmethod
     def n_stages(self) -> int:
         """Number m + 1 of stages seen."""
+        return self.world.n_stages
 
     @property
-    @abstractmethod
     def state_dim(self) -> int:
         """Size D of the learner's state."""
+        return self.world.n_parameters
 
-    @abstractmethod
+    @property
+    def second_start(self) -> bool:
+        """Whether a fit should also start from regressed clones, not only from a walk's path."""
+        return False
+
     def observe(self, stage: int, state: Float) -> Observation:
         """What a stage's actions say about a state (D,)."""
+        return self.world.observe(stage, state)
 
-    @abstractmethod
     def log_likelihood(self, states: Float) -> float:
         """Of all stages' actions along a path (m + 1, D)."""
+        return self.world.log_likelihood(states)
 
     @abstractmethod
     def following(self, states: Float, parameters: Float) -> Float:
@@ -118,29 +105,41 @@ class PathModel(ABC):
         With `states_known` the derivative w.r.t. the states is not needed and may be empty.
         """
 
-    @abstractmethod
-    def adopt(self, other: PathModel, states: Float) -> Float:
-        """The states of this model whose policies are those of another model's states."""
+    def as_policy(self, states: Float) -> Float:
+        """Parameters (..., d) of the policies behind states (..., D)."""
+        return states
 
-    @abstractmethod
-    def without_learning(self) -> PathModel:
-        """The random walk that every model must beat."""
+    def from_policy(self, policies: Float) -> Float:
+        """States (..., D) whose policies have these parameters (..., d)."""
+        return policies
 
-    def refreshed(self, states: Float) -> PathModel:
-        """The model with what it holds fixed inside a round renewed at a path (m + 1, D)."""
-        return self
+    def refreshed(self, policies: Float) -> Rule:
+        """The rule with what its world holds fixed inside a round renewed at a path (m + 1, d)."""
+        world = self.world.at(policies[:-1])
+        return self if world is self.world else type(self)(world, self.rates)
 
-    @abstractmethod
     def rates_of(self, parameters: Float, n_steps: int) -> Float:
-        """Relative learning rate of every step: ones, for models without any."""
+        """Relative learning rate of every step: ones, for rules without any."""
+        return np.ones(n_steps)
+
+    def identity(self, m: int) -> Float:
+        """Shape (m, D, D)."""
+        return np.broadcast_to(np.eye(self.state_dim), (m, self.state_dim, self.state_dim))
 
 
-def decay_prior(rates: Float | None) -> tuple[Float, Float]:
-    """Prior mean and variance of the decay of rates, which are nearly constant unless known."""
-    return np.zeros(1), np.full(1, 0.2**2 if rates is None else 1e-12)
+class RandomWalk(Rule):
+    """Parameters that drift without any reward: the null every rule must beat."""
 
+    name = "random walk"
 
-def fading_rates(m: int, decay: float, rates: Float | None) -> Float:
-    """Rates (1 + t)^-decay, times the known ones, shape (m,)."""
-    fade = (1.0 + np.arange(m)) ** -decay
-    return np.asarray(fade if rates is None else rates[:m] * fade)
+    def following(self, states: Float, parameters: Float) -> Float:
+        """Stay where you are."""
+        return states
+
+    def predict(
+        self, states: Float, parameters: Float, *, states_known: bool = False
+    ) -> Prediction:
+        """Stay where you are."""
+        m, d = states.shape
+        identity = self.identity(m)
+        return Prediction(states, identity, np.zeros((m, d, self.n_features)), identity)

@@ -21,7 +21,7 @@ from logel.envs.tabular import TabularMDP, policy_regret, random_mdp, relative_r
 from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import direction_error
 from logel.inference.infer import infer_reward
-from logel.inference.regress import Status
+from logel.inference.status import Status
 from logel.learners.gradient_ascent import ParameterWalk, observe_parametric
 from logel.learners.tabular import (
     LEARNERS,

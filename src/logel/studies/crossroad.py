@@ -23,7 +23,8 @@ from logel.envs.crossroad.driver import SIGMA, START, drive, even_clone
 from logel.envs.crossroad.world import FEATURE_NAMES, WEIGHTS, Crossroad, require_simulator
 from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import METHODS, Method, infer_reward
-from logel.inference.regress import compress, objective, solve
+from logel.inference.regress import objective, solve
+from logel.inference.steps import compress
 from logel.learners.pgpe import PGPE, Search, describe, learn, random_walk, watch
 from logel.policies.base import Policy
 from logel.policies.cloning import clone

@@ -15,21 +15,17 @@ import numpy as np
 
 from logel.envs.tabular import TabularMDP
 from logel.learners.tabular import GPOMDPLearner, QLearner, SoftPolicyIteration
-from logel.rules.values import (
-    GradientLearner,
-    LearnerModel,
-    QLearningLearner,
-    SoftPolicyLearner,
-    SoftValueLearner,
-)
+from logel.rules.ascent import Gradient
+from logel.rules.rule import Rule
+from logel.rules.values import QLearning, SoftPolicy, SoftValue
 from logel.types import Float
 from logel.worlds.table import TabularWorld
 
-MODELS: dict[str, type[LearnerModel]] = {
-    "gpomdp": GradientLearner,
-    "qlearning": QLearningLearner,
-    "svi": SoftValueLearner,
-    "spi": SoftPolicyLearner,
+MODELS: dict[str, type[Rule]] = {
+    "gpomdp": Gradient,
+    "qlearning": QLearning,
+    "svi": SoftValue,
+    "spi": SoftPolicy,
 }
 
 
@@ -86,7 +82,8 @@ def cramer_rao(
 
     Features are taken to sum to a constant (areas), so that one direction is not identified.
     """
-    model = MODELS[learner](exact_world(mdp, horizon=horizon))
+    world = exact_world(mdp, horizon=horizon)
+    model = MODELS[learner](world)
     q, d = mdp.n_features, model.state_dim
     scaled = _in_model_units(learner, weights)
     parameters = np.concatenate([scaled, _nuisance(learner, model)])
@@ -94,7 +91,7 @@ def cramer_rao(
     sensitivity = np.concatenate([np.eye(d), np.zeros((d, q))], axis=1)
     information = np.zeros((d + q, d + q))
     for _ in range(n_steps + 1):
-        policy = model.policies(state)[0]
+        policy = world.probabilities(model.as_policy(state))[0]
         visits = n_episodes * undiscounted_visits(mdp, policy, horizon)
         information += (
             sensitivity.T @ _fisher(policy, visits, whole=model.keeps_values) @ (sensitivity)
@@ -122,7 +119,7 @@ def _in_model_units(learner: str, weights: Float) -> Float:
     return np.asarray(weights, dtype=float)
 
 
-def _nuisance(learner: str, model: LearnerModel) -> Float:
+def _nuisance(learner: str, model: Rule) -> Float:
     """The nuisance parameters a learner of the study really has."""
     if learner == "qlearning":
         teacher = QLearner()

@@ -22,7 +22,6 @@ from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.policies.base import Policy
 from logel.policies.softmax import LinearSoftmax, TabularSoftmax
-from logel.rules.values import GradientLearner
 from logel.studies.claims import Claim, judge
 from logel.studies.run.tasks import Row, Task, grid
 from logel.types import Float
@@ -72,15 +71,15 @@ def run(task: Task) -> list[Row]:
 def _pooled(history: LearningHistory, policy: Policy, gamma: float, states: Float) -> Float:
     if isinstance(policy, TabularSoftmax):
         world = pool_world(history, policy, gamma=gamma)
-        return GradientLearner(world).jacobians(states)
+        return world.flow(states).jacobian
     if isinstance(policy, LinearSoftmax):
         observations = distinct_observations(history)
         assert observations is not None
         linear = linear_world(history, policy, observations, gamma=gamma)
-        return linear.ascent(states, np.zeros(linear.n_features)).jacobian
+        return linear.gradient(states, np.zeros(linear.n_features)).design
     sampled = sampled_world(history, policy, gamma=gamma).at(states)
     assert sampled.anchored is not None
-    return sampled.anchored.jacobian
+    return sampled.anchored.design
 
 
 def _watched(task: Task) -> tuple[LearningHistory, Policy, float, Float]:

@@ -27,7 +27,7 @@ from logel.data.folder import package_versions, write_atomically
 from logel.data.history import LearningHistory
 from logel.errors import LogelError, MissingExtraError
 from logel.inference.estimate import RewardEstimate
-from logel.inference.infer import METHODS, AnyMethod, Method, infer_reward
+from logel.inference.infer import METHODS, Method, infer_reward
 from logel.policies.networks import MLPGaussian
 from logel.studies.run.tasks import Row, Task, checksum, grid
 from logel.types import Float
@@ -205,7 +205,7 @@ def _held(folder: Path) -> Iterator[None]:
 # --- the observers --------------------------------------------------------------------------------
 
 
-def methods() -> dict[str, AnyMethod | str]:
+def methods() -> dict[str, Method | str]:
     """LOGEL in two ways. The paper's gets the critic baseline, without which it sees nothing."""
     paper = METHODS["paper"]
     assert isinstance(paper, Method)

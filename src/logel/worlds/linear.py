@@ -8,20 +8,18 @@ curvature and noise are those of the tabular learner, pulled back to the plane.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from logel.data.stage import Stage
 from logel.policies.softmax import LinearSoftmax, TabularSoftmax
-from logel.rules.ascent import Ascent
-from logel.rules.rule import Observation
-from logel.rules.values import GradientLearner, observe_counts
 from logel.types import Float
-from logel.worlds.table import TabularWorld, pool_world
+from logel.worlds.base import Landscape, Observation, groups_of, natural_of
+from logel.worlds.table import TabularWorld, pool_world, softmax_information
 
 # More different observations than this are not worth a table.
 MOST_OBSERVATIONS = 150
@@ -78,6 +76,10 @@ class LinearWorld:
     table: TabularWorld
     coordinates: Float
 
+    offers: ClassVar[tuple[str, ...]] = ("gradient", "natural", "adam")
+    smooth_steps: ClassVar[bool] = False
+    noise_floor: ClassVar[float] = 1e-3
+
     @property
     def n_features(self) -> int:
         """Number q of reward features."""
@@ -93,21 +95,24 @@ class LinearWorld:
         """Number d of policy parameters."""
         return self.coordinates.shape[1]
 
-    @cached_property
-    def _climber(self) -> GradientLearner:
-        return GradientLearner(self.table)
-
     def with_features(self, basis: Float) -> LinearWorld:
         """The same world with features multiplied by a matrix, shape (q, k)."""
         return replace(self, table=self.table.with_features(basis))
 
-    def logits(self, states: Float) -> Float:
-        """Logits (..., S, A) of parameters (..., d)."""
-        return self._climber.logits(states @ self.coordinates.T)
+    def n_groups(self, fewest: int) -> int:
+        """Groups of episodes that can be left out in turn."""
+        return groups_of(fewest)
 
-    def observe(self, stage: int, state: Float) -> Observation:
+    def leaving_out(
+        self, group: int, pool: Callable[[], LinearWorld], policies: Float
+    ) -> LinearWorld:
+        """Pooled from the other episodes."""
+        other = pool()
+        return replace(other, table=other.table.with_actions_of(self.table))
+
+    def observe(self, stage: int, parameters: Float) -> Observation:
         """What a stage's actions say about parameters (d,)."""
-        seen = observe_counts(self.table.counts[stage], self.logits(state), whole=False)
+        seen = self.table.observe(stage, self.coordinates @ parameters)
         n, height, _ = seen.factor.shape
         blocks = self.coordinates.reshape(n, height, -1)
         spread = np.matmul(np.swapaxes(blocks, 1, 2), seen.factor)
@@ -116,36 +121,28 @@ class LinearWorld:
         factor = vectors * np.sqrt(np.clip(values, 0, None))
         return Observation(self.coordinates.T @ seen.score, factor[None])
 
-    def log_likelihood(self, states: Float) -> float:
+    def log_likelihood(self, parameters: Float) -> float:
         """Of all stages' actions along a path (m + 1, d)."""
-        return self._climber.log_likelihood(states @ self.coordinates.T)
+        return self.table.log_likelihood(parameters @ self.coordinates.T)
 
-    def ascent(self, states: Float, weights: Float, *, curved: bool = False) -> Ascent:
-        """The landscape at the parameters (m, d) of the first m stages, for weights (q,)."""
-        j, climber = self.coordinates, self._climber
-        flow = climber.flow(states @ j.T)
-        discounts = self.table.gamma ** np.arange(self.table.horizon)
-        curvature = None
-        if curved:
-            curvature = j.T @ climber.curvature(flow, weights) @ j
-        return Ascent(
-            jacobian=j.T @ flow.jacobian,
-            fisher=self._fisher(flow.policy, np.tensordot(discounts, flow.here, axes=1)),
-            noise=j.T @ climber.noise_shape(flow, weights) @ j,
-            curvature=curvature,
-        )
+    def gradient(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
+        """The table's landscape on the plane."""
+        j = self.coordinates
+        whole = self.table.gradient(parameters @ j.T, weights, curved=curved)
+        curvature = None if whole.curvature is None else j.T @ whole.curvature @ j
+        return Landscape(j.T @ whole.design, j.T @ whole.noise @ j, curvature)
 
-    def at(self, states: Float) -> LinearWorld:
+    def natural(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
+        """Gradients times the inverse information of a discounted episode."""
+        flow = self.table.flow(parameters @ self.coordinates.T)
+        blocks = flow.discounted[:, :, None, None] * softmax_information(flow.policy)
+        rows = self.coordinates.reshape(*blocks.shape[1:3], -1)
+        information = np.einsum("sid,msij,sje->mde", rows, blocks, rows, optimize=True)
+        return natural_of(self.gradient(parameters, weights, curved=curved), information)
+
+    def at(self, parameters: Float) -> LinearWorld:
         """The same: nothing is held fixed in an exact world."""
         return self
-
-    def _fisher(self, policy: Float, visits: Float) -> Float:
-        free = policy[..., :-1]
-        s, width = free.shape[1:]
-        blocks = free[..., None] * np.eye(width) - free[..., :, None] * free[..., None, :]
-        blocks = visits[:, :, None, None] * blocks
-        rows = self.coordinates.reshape(s, width, -1)
-        return np.einsum("sid,msij,sje->mde", rows, blocks, rows, optimize=True)
 
 
 def linear_world(

@@ -14,9 +14,10 @@ returns say by how much, and as much of that correction is applied as stands out
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -27,9 +28,8 @@ from logel.errors import HistoryError, OptionError
 from logel.policies.base import Policy
 from logel.policies.gaussian import GaussianPolicy
 from logel.policies.softmax import SoftmaxPolicy
-from logel.rules.ascent import Ascent
-from logel.rules.rule import Observation
 from logel.types import Array, Float
+from logel.worlds.base import N_GROUPS, Landscape, Observation, natural_of
 from logel.worlds.own_episodes import features_to_go
 
 # Observation (and action) coordinates up to which all products of two enter the basis.
@@ -37,7 +37,6 @@ _MOST_CROSSED = 10
 # Action dimensions up to which three quadrature nodes each are affordable.
 _MOST_QUADRATURE = 3
 _RIDGE = 1e-6
-N_GROUPS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +74,7 @@ class _Rows:
 
 @dataclass(frozen=True, eq=False)
 class SampledWorld:
-    """What all stages of a continuous world show; an `AscentWorld` once anchored (`at`).
+    """What all stages of a continuous world show; a `World` once anchored (`at`).
 
     Attributes:
         policy: The policy family.
@@ -84,6 +83,7 @@ class SampledWorld:
         rows: The stages.
         basis: The critic's basis.
         anchored: The landscape where the Jacobians were last computed, or None.
+        information: Fisher information of a discounted episode there, shape (m, d, d), or None.
         correction: Share of the correction by each stage's own returns that was applied there.
     """
 
@@ -92,8 +92,13 @@ class SampledWorld:
     horizon: int
     rows: tuple[_Rows, ...]
     basis: CriticBasis
-    anchored: Ascent | None = None
+    anchored: Landscape | None = None
+    information: Float | None = None
     correction: float = 0.0
+
+    offers: ClassVar[tuple[str, ...]] = ("gradient", "natural", "adam")
+    smooth_steps: ClassVar[bool] = False
+    noise_floor: ClassVar[float] = 1e-3
 
     @property
     def n_features(self) -> int:
@@ -115,7 +120,7 @@ class SampledWorld:
         rows = tuple(
             replace(r, features=r.features @ basis, to_go=r.to_go @ basis) for r in self.rows
         )
-        return replace(self, rows=rows, anchored=None)
+        return replace(self, rows=rows, anchored=None, information=None)
 
     def observe(self, stage: int, state: Float) -> Observation:
         """What a stage's actions say about parameters (d,)."""
@@ -136,11 +141,27 @@ class SampledWorld:
             total += float(logs.detach().sum())
         return total
 
-    def ascent(self, states: Float, weights: Float, *, curved: bool = False) -> Ascent:
+    def gradient(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
         """The landscape where the world is anchored: Jacobians are held fixed inside a round."""
-        if self.anchored is None or len(self.anchored.jacobian) < len(states):
-            raise OptionError("anchor the world first: world.at(states)")
+        if self.anchored is None or len(self.anchored.design) < len(parameters):
+            raise OptionError("anchor the world first: world.at(parameters)")
         return self.anchored
+
+    def n_groups(self, fewest: int) -> int:
+        """All groups its rows were put into, or none."""
+        return N_GROUPS if fewest >= N_GROUPS else 0
+
+    def leaving_out(
+        self, group: int, pool: Callable[[], SampledWorld], policies: Float
+    ) -> SampledWorld:
+        """The landscape along a path from the other rows: nothing is pooled anew."""
+        return self.at(policies[:-1], without=group)
+
+    def natural(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
+        """Gradients times the inverse information of a discounted episode."""
+        landscape = self.gradient(parameters, weights)
+        assert self.information is not None
+        return natural_of(landscape, self.information)
 
     def at(self, states: Float, *, without: int | None = None) -> SampledWorld:
         """The world with its landscape computed at the parameters (m, d) of the first m stages.
@@ -169,11 +190,8 @@ class SampledWorld:
         share = max(0.0, 1 - 2 * noise_of_own / max(float((residual**2).sum()), 1e-300))
         return replace(
             self,
-            anchored=Ascent(
-                jacobian=np.stack(plain) + share * residual,
-                fisher=np.stack(fisher),
-                noise=np.stack(noise),
-            ),
+            anchored=Landscape(np.stack(plain) + share * residual, np.stack(noise)),
+            information=np.stack(fisher),
             correction=share,
         )
 

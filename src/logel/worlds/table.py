@@ -7,19 +7,27 @@ any policy follow exactly, with far less noise than a single stage's episodes wo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import gammaln
+from scipy.special import gammaln, log_softmax, softmax
 
 from logel.data.stage import Stage
 from logel.errors import HistoryError, PolicyError
 from logel.policies.softmax import TabularSoftmax
 from logel.types import Float
+from logel.worlds.base import Landscape, Observation, groups_of
 from logel.worlds.own_episodes import features_to_go
 
+# Numbers held at once for the second derivatives of the return: a quarter of a gigabyte.
+_AT_ONCE = 2**24
+# Of the noise of a sampled policy gradient: share of the analytic shape, the empirical one being
+# rank-deficient on its own; and stages on either side whose episodes shape the latter.
+_ANALYTIC, _WINDOW = 0.6, 2
 _CONCENTRATIONS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 
@@ -46,6 +54,16 @@ class TabularWorld:
     counts: Float
     episode_sums: tuple[Float, ...]
 
+    offers: ClassVar[tuple[str, ...]] = (
+        "gradient",
+        "natural",
+        "soft-policy",
+        "soft-value",
+        "q-learning",
+    )
+    smooth_steps: ClassVar[bool] = True
+    noise_floor: ClassVar[float] = 0.0
+
     @property
     def n_states(self) -> int:
         """Number S of states."""
@@ -61,6 +79,16 @@ class TabularWorld:
         """Number q of features."""
         return self.features.shape[2]
 
+    @property
+    def n_stages(self) -> int:
+        """Number m + 1 of stages."""
+        return len(self.counts)
+
+    @property
+    def n_parameters(self) -> int:
+        """Number d = S (A - 1) of policy parameters."""
+        return self.n_states * (self.n_actions - 1)
+
     def with_features(self, basis: Float) -> TabularWorld:
         """The same world with features multiplied by a matrix, shape (q, k)."""
         return replace(
@@ -68,6 +96,294 @@ class TabularWorld:
             features=self.features @ basis,
             episode_sums=tuple(sums @ basis for sums in self.episode_sums),
         )
+
+    def with_actions_of(self, other: TabularWorld) -> TabularWorld:
+        """This world, with another's actions to explain."""
+        return replace(
+            self, counts=other.counts, episode_sums=other.episode_sums, horizon=other.horizon
+        )
+
+    def n_groups(self, fewest: int) -> int:
+        """Groups of episodes that can be left out in turn."""
+        return groups_of(fewest)
+
+    def leaving_out(
+        self, group: int, pool: Callable[[], TabularWorld], policies: Float
+    ) -> TabularWorld:
+        """Pooled from the other episodes."""
+        return pool().with_actions_of(self)
+
+    def logits(self, parameters: Float) -> Float:
+        """Action logits (..., S, A) of parameters (..., d): the last action's is zero."""
+        free = parameters.reshape(*parameters.shape[:-1], self.n_states, self.n_actions - 1)
+        return np.concatenate([free, np.zeros((*free.shape[:-1], 1))], axis=-1)
+
+    def probabilities(self, parameters: Float) -> Float:
+        """Action probabilities (..., S, A) of parameters (..., d)."""
+        return np.asarray(softmax(self.logits(parameters), axis=-1))
+
+    def observe(self, stage: int, parameters: Float) -> Observation:
+        """Actions are counted by state; each state's are multinomial."""
+        return observe_counts(self.counts[stage], self.logits(parameters), whole=False)
+
+    def log_likelihood(self, parameters: Float) -> float:
+        """Of all stages' actions along a path (m + 1, d)."""
+        return self.log_likelihood_of(self.logits(parameters))
+
+    def log_likelihood_of(self, logits: Float) -> float:
+        """The same for logits (m + 1, S, A)."""
+        return float((self.counts * log_softmax(logits, axis=-1)).sum())
+
+    def at(self, parameters: Float) -> TabularWorld:
+        """The same: nothing is held fixed in an exact world."""
+        return self
+
+    @cached_property
+    def flat_transitions(self) -> Float:
+        """Shape (S A, S)."""
+        return self.transitions.reshape(-1, self.n_states)
+
+    def expect(self, values: Float) -> Float:
+        """Expected value of the next state, (m, S, A, ...), for values (m, S, ...)."""
+        flat = np.matmul(self.flat_transitions, values.reshape(len(values), self.n_states, -1))
+        return flat.reshape(len(values), self.n_states, self.n_actions, *values.shape[2:])
+
+    def gradient(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
+        """Policy gradients of the observed horizon.
+
+        The noise has the shape a sampled gradient has: partly the Fisher-like shape of a
+        policy-gradient estimate, partly the covariance of per-episode gradients of the observer's
+        own episodes in nearby stages.
+        """
+        flow = self.flow(parameters)
+        curvature = self._curvature(flow, weights) if curved else None
+        return Landscape(flow.jacobian, self.noise_shape(flow, weights), curvature)
+
+    def natural(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
+        """Advantages of the features, which is what the inverse information makes of gradients."""
+        values = self.evaluate(parameters, weights, entropy=False)
+        m, d = parameters.shape
+        identity = np.broadcast_to(np.eye(d), (m, d, d))
+        return Landscape(values.design, identity, values.slope if curved else None)
+
+    def evaluate(self, parameters: Float, weights: Float, *, entropy: bool) -> Evaluation:
+        """Values of every policy relative to the last action, with or without entropy bonus."""
+        m, d = parameters.shape
+        logs = log_softmax(self.logits(parameters), axis=-1)
+        policy = np.exp(logs)
+        kernel = np.einsum("msa,sat->mst", policy, self.transitions)
+        resolvent = np.linalg.inv(np.eye(self.n_states) - self.gamma * kernel)
+        value = resolvent @ np.einsum("msa,saq->msq", policy, self.features)
+        feature_value = self.features + self.gamma * self.expect(value)
+        action_value, state_value = feature_value @ weights, value @ weights
+        bonus = np.zeros_like(logs)
+        if entropy:
+            bonus = logs
+            extra = (resolvent @ -(policy * logs).sum(axis=-1)[..., None])[..., 0]
+            action_value = action_value + self.gamma * self.expect(extra)
+            state_value = state_value + extra
+        advantage = action_value - bonus - state_value[..., None]
+        moved = resolvent[:, :, :, None] * (policy * advantage)[:, None, :, :-1]
+        slope = self.gamma * self.expect(moved.reshape(m, self.n_states, d))
+        return Evaluation(
+            values=relative(action_value).reshape(m, d),
+            slope=(slope[:, :, :-1] - slope[:, :, -1:]).reshape(m, d, d),
+            design=(feature_value[:, :, :-1] - feature_value[:, :, -1:]).reshape(m, d, -1),
+        )
+
+    def flow(self, parameters: Float) -> Flow:
+        """Visits and Jacobians of every policy, a few stages at a time to bound the memory."""
+        per_stage = self.n_states * (self.horizon + self.n_actions * self.n_features)
+        parts = _blocks(len(parameters), per_stage)
+        return Flow.joined([self._flow(parameters[part]) for part in parts])
+
+    def _flow(self, parameters: Float) -> Flow:
+        policy, _, here = self._forward(parameters)
+        m, s, a = policy.shape
+        value = np.zeros((m, s, self.n_features))
+        jacobian = np.zeros((m, s, a, self.n_features))
+        for h in range(self.horizon - 1, -1, -1):
+            action_value = self.features + self.gamma * self.expect(value)
+            value = (policy[..., None] * action_value).sum(axis=2)
+            weight = self.gamma**h * here[h]
+            advantage = action_value - value[:, :, None]
+            jacobian += weight[:, :, None, None] * policy[..., None] * advantage
+        discounts = self.gamma ** np.arange(self.horizon)
+        left = np.cumsum(discounts[::-1])[::-1]
+        return Flow(
+            policy=policy,
+            discounted=np.tensordot(discounts, here, axes=1),
+            weighed=np.einsum("h,hms->ms", (left / left[0]) ** 2, here),
+            jacobian=jacobian[:, :, :-1].reshape(m, self.n_parameters, self.n_features),
+            parameters=parameters,
+        )
+
+    def _forward(self, parameters: Float) -> tuple[Float, Float, Float]:
+        """Policies (m, S, A), their kernels (m, S, S), and where they are over time (H, m, S)."""
+        policy = self.probabilities(parameters)
+        kernel = np.einsum("msa,sat->mst", policy, self.transitions)
+        here = np.empty((self.horizon, len(parameters), self.n_states))
+        here[0] = self.initial
+        for h in range(1, self.horizon):
+            here[h] = np.matmul(here[h - 1][:, None], kernel)[:, 0]
+        return policy, kernel, here
+
+    def _curvature(self, flow: Flow, weights: Float) -> Float:
+        """Derivative of Psi(theta) @ weights w.r.t. theta, shape (m, d, d)."""
+        # Sensitivities of every time are held at once.
+        per_stage = self.horizon * self.n_states * self.n_parameters
+        parts = _blocks(len(flow.parameters), per_stage)
+        return np.concatenate([self._hessian(flow.parameters[part], weights) for part in parts])
+
+    def _hessian(self, parameters: Float, weights: Float) -> Float:
+        """The same, all stages at once, forward and then backward through time."""
+        d = self.n_parameters
+        policy, kernel, here = self._forward(parameters)
+        m, s, a = policy.shape
+        free = policy[:, :, : a - 1]
+        index = np.arange(s)
+        moved = self._sensitivities(free, kernel, here)
+        hessian = np.zeros((m, s, a - 1, d))
+        own = np.zeros((m, s, a - 1, a - 1))
+        paid, worth = self.features @ weights, np.zeros((m, s))
+        value = np.zeros((m, s, d))
+        for h in range(self.horizon - 1, -1, -1):
+            action_worth = paid + self.gamma * self.expect(worth)
+            worth = (policy * action_worth).sum(axis=2)
+            advantage = action_worth - worth[:, :, None]
+            action_value = self.gamma * self.expect(value)
+            value = np.matmul(policy[:, :, None, :], action_value)[:, :, 0, :]
+            scaled = free * advantage[:, :, : a - 1]
+            value.reshape(m, s, s, a - 1)[:, index, index, :] += scaled
+            discount = self.gamma**h
+            reach = discount * here[h][:, :, None] * free
+            hessian += reach[..., None] * (action_value[:, :, : a - 1] - value[:, :, None])
+            hessian += discount * scaled[..., None] * moved[h][:, :, None]
+            slope = np.eye(a - 1) - free[:, :, None, :]
+            own += (discount * here[h])[:, :, None, None] * scaled[..., None] * slope
+        view = hessian.reshape(m, s, a - 1, s, a - 1)
+        view[:, index, :, index, :] += np.moveaxis(own, 1, 0)
+        return hessian.reshape(m, d, d)
+
+    def _sensitivities(self, free: Float, kernel: Float, here: Float) -> Float:
+        """How parameters move where a policy is at every time, shape (H, m, S, d)."""
+        m, s, width = free.shape
+        d = s * width
+        # How a parameter of state s moves the state reached from s.
+        jump = free[..., None] * (self.transitions[:, :width] - kernel[:, :, None, :])
+        jump = np.ascontiguousarray(jump.reshape(m, d, s).transpose(0, 2, 1))
+        back = np.ascontiguousarray(kernel.transpose(0, 2, 1))
+        moved = np.zeros((self.horizon, m, s, d))
+        for h in range(1, self.horizon):
+            visits = np.repeat(here[h - 1], width, axis=1)[:, None, :]
+            moved[h] = np.matmul(back, moved[h - 1]) + visits * jump
+        return moved
+
+    def noise_shape(self, flow: Flow, weights: Float) -> Float:
+        """Covariance, up to scale, of a sampled policy gradient at every stage."""
+        m, s, a = flow.policy.shape
+        visits = flow.weighed + 1e-3
+        blocks = softmax_information(flow.policy)
+        blocks = visits[:, :, None, None] * (blocks + 1e-3 * np.eye(a - 1))
+        analytic = np.zeros((m, s, a - 1, s, a - 1))
+        index = np.arange(s)
+        analytic[:, index, :, index, :] = np.moveaxis(blocks, 1, 0)
+        analytic = analytic.reshape(m, self.n_parameters, self.n_parameters)
+        if np.abs(weights).max(initial=0.0) < 1e-9:
+            return analytic
+        empirical = self._episode_covariance(flow.policy, weights)
+        ratio = np.einsum("mii->", analytic) / max(np.einsum("mii->", empirical), 1e-300)
+        return np.asarray(_ANALYTIC * analytic + (1 - _ANALYTIC) * ratio * empirical)
+
+    def _episode_covariance(self, policy: Float, weights: Float) -> Float:
+        d = self.n_parameters
+        paid = [sums @ weights for sums in self.episode_sums]
+        result = np.empty((len(policy), d, d))
+        for t in range(len(policy)):
+            near = np.concatenate(paid[max(0, t - _WINDOW) : t + _WINDOW + 1])
+            scores = near - near.sum(axis=2, keepdims=True) * policy[t]
+            rows = scores[:, :, :-1].reshape(len(near), d)
+            rows = rows - rows.mean(axis=0)
+            result[t] = rows.T @ rows / len(rows)
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """Where policies go and what their gradients are.
+
+    Attributes:
+        policy: Action probabilities, shape (m, S, A).
+        discounted: Discounted visits of the states in an episode, shape (m, S).
+        weighed: Visits weighed by the squared share of the return that is still to come, (m, S).
+        jacobian: Shape (m, d, q).
+        parameters: Shape (m, d).
+    """
+
+    policy: Float
+    discounted: Float
+    weighed: Float
+    jacobian: Float
+    parameters: Float
+
+    @classmethod
+    def joined(cls, parts: Sequence[Flow]) -> Flow:
+        """Several stages' flows as one."""
+        if len(parts) == 1:
+            return parts[0]
+        names = cls.__dataclass_fields__
+        return cls(**{n: np.concatenate([getattr(part, n) for part in parts]) for n in names})
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Values of a policy relative to the last action, with derivatives.
+
+    Attributes:
+        values: Shape (m, d).
+        slope: Derivative w.r.t. the policy's logits, shape (m, d, d).
+        design: Derivative w.r.t. the weights, shape (m, d, q).
+    """
+
+    values: Float
+    slope: Float
+    design: Float
+
+
+def observe_counts(counts: Float, logits: Float, *, whole: bool) -> Observation:
+    """Score and information of action counts (S, A) about logits (S, A).
+
+    Args:
+        counts: How often each action was taken.
+        logits: Whose softmax acts.
+        whole: About all logits, not only those relative to the last action.
+    """
+    policy = softmax(logits, axis=-1)
+    visits = counts.sum(axis=-1)
+    score = counts - visits[:, None] * policy
+    root = np.sqrt(policy)
+    factor = root[:, :, None] * (np.eye(policy.shape[1]) - root[:, :, None] * root[:, None, :])
+    factor = np.sqrt(visits)[:, None, None] * factor
+    if not whole:
+        score, factor = score[:, :-1], factor[:, :-1]
+    return Observation(score.reshape(-1), factor)
+
+
+def softmax_information(policy: Float) -> Float:
+    """Information of one action about the free logits of policies (..., A): (..., A - 1, A - 1)."""
+    free = policy[..., :-1]
+    return free[..., None] * np.eye(free.shape[-1]) - free[..., :, None] * free[..., None, :]
+
+
+def relative(table: Float) -> Float:
+    """Differences to the last action, (..., S, A - 1), for (..., S, A)."""
+    return table[..., :-1] - table[..., -1:]
+
+
+def _blocks(m: int, per_stage: int) -> list[slice]:
+    """Ranges of stages whose numbers fit into memory together."""
+    at_once = max(1, _AT_ONCE // max(per_stage, 1))
+    return [slice(t, t + at_once) for t in range(0, m, at_once)]
 
 
 def pool_world(stages: Iterable[Stage], policy: TabularSoftmax, *, gamma: float) -> TabularWorld:

@@ -1,0 +1,200 @@
+"""From what a fit found to the estimate: status, notes, words and scale, for every method alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from logel.inference.estimate import RewardEstimate
+from logel.inference.gauge import Fit, Gauge
+from logel.inference.method import Method
+from logel.inference.more_data import Planning
+from logel.inference.null import CONVINCING
+from logel.inference.spread import unit_rows
+from logel.inference.status import Status
+from logel.policies.cloning import Clone, ClonedPath
+from logel.types import Float
+
+
+class CloneFacts(NamedTuple):
+    """What the notes need to know about a stage's clone."""
+
+    held_out: float
+    converged: bool
+    outweighed: bool
+
+    @classmethod
+    def of(cls, clone: Clone, strength: float) -> CloneFacts:
+        """`outweighed`: whether the prior says more about most parameters than the data."""
+        # In a table, states that are not visited know nothing, which is no matter of units.
+        outweighed = not clone.fisher.by_state and bool(
+            np.median(clone.fisher.diagonal()) < strength
+        )
+        return cls(clone.held_out, clone.converged, outweighed)
+
+    @classmethod
+    def of_path(cls, path: ClonedPath | None) -> tuple[CloneFacts, ...] | None:
+        """Of every stage, or None when the parameters were known."""
+        if path is None:
+            return None
+        return tuple(cls.of(clone, path.config.prior_strength) for clone in path.clones)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a fit found, whichever way: in the given features, and not normalised.
+
+    Attributes:
+        weights: Shape (q,); they go with `rates`.
+        rates: Learning rates, shape (m,).
+        fit: How much of the movement is explained.
+        gain: Log odds of a reward over none, in nats; infinite where that was not asked.
+        words: What was done.
+        covariance: Of the weights once they are normalised, (q, q); None where draws tell, or
+            where nothing is known.
+        freedom: Degrees of freedom of the covariance.
+        draws: Of the weights in any scale, shape (n, q), or None.
+        planning: What more data would do to the covariance of the normalised weights.
+        rule: How the reward moves the policy.
+        gains: Log odds of every rule that was tried, best first.
+        solved: How the solver ended.
+        trace: Objective or evidence along the way.
+        rank: Of the design.
+        condition: Of the design.
+        notes: What else to know.
+        keeps_scale: Whether known rates give the weights a scale.
+    """
+
+    weights: Float
+    rates: Float
+    fit: Fit
+    gain: float
+    words: str
+    covariance: Float | None
+    freedom: int
+    draws: Float | None
+    planning: Planning | None
+    rule: str
+    solved: Status
+    trace: Float
+    rank: int
+    condition: float
+    keeps_scale: bool
+    gains: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> float:
+        """What the weights are divided by, and the rates multiplied."""
+        size = float(np.linalg.norm(self.weights))
+        return 1.0 if self.keeps_scale or size == 0 else size
+
+    def without_spread(self) -> Found:
+        """The same weights, and nothing about how sure they are."""
+        return replace(self, covariance=None, freedom=0, draws=None, planning=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What was asked, and of what: the part of an answer that no fit decides."""
+
+    name: str
+    method: Method
+    gamma: float
+    seed: int
+    intervals: bool
+    feature_names: tuple[str, ...]
+    complete: bool
+    clones: Sequence[CloneFacts] | None
+
+
+def answer(found: Found, gauge: Gauge, asked: Asked) -> RewardEstimate:
+    """The estimate."""
+    size, draws, clones = found.size, found.draws, asked.clones
+    if draws is not None and not found.keeps_scale:
+        draws = unit_rows(draws)
+    covariance = found.covariance
+    if covariance is None and draws is not None:
+        covariance = np.cov(draws.T).reshape(len(asked.feature_names), -1)
+    return RewardEstimate(
+        weights=found.weights / size,
+        feature_names=asked.feature_names,
+        learning_rates=found.rates * size,
+        covariance=covariance,
+        degrees_of_freedom=found.freedom,
+        scale="known learning rates" if found.keeps_scale else "unit norm",
+        status=_status(found, gauge),
+        notes=_notes(found, asked, known=covariance is not None),
+        gauge=gauge,
+        fit=found.fit,
+        method=f"method {asked.name}: {found.words}",
+        config={
+            **asdict(asked.method),
+            "name": asked.name,
+            "gamma": asked.gamma,
+            "seed": asked.seed,
+        },
+        objective_trace=found.trace,
+        rank=found.rank,
+        condition=found.condition,
+        draws=draws,
+        models=found.gains,
+        held_out=None if clones is None else np.array([c.held_out for c in clones]),
+        planning=found.planning,
+    )
+
+
+def _status(found: Found, gauge: Gauge) -> Status:
+    """Trust comes first, then how the solver ended, then what cannot be told."""
+    if found.gain < CONVINCING or not np.any(found.weights):
+        return Status.UNEXPLAINED
+    if found.solved is Status.OK and gauge.n:
+        return Status.RANK_DEFICIENT
+    return found.solved
+
+
+def _notes(found: Found, asked: Asked, *, known: bool) -> tuple[str, ...]:
+    clones = asked.clones or ()
+    unfinished = [t for t, c in enumerate(clones) if not c.converged]
+    outweighed = [t for t, c in enumerate(clones) if c.outweighed]
+    said = {
+        "the history's recording was interrupted; these are the stages it has": not asked.complete,
+        f"cloning did not converge at stages {unfinished}: raise max_iterations": unfinished,
+        f"the prior outweighs the data in cloning stages {outweighed}: rescale the observations or "
+        "lower prior_strength": outweighed,
+        "no intervals were asked for": not asked.intervals,
+        "no intervals: they need at least three groups of episodes in every stage, and cloning by "
+        "maximum likelihood": asked.intervals and not known,
+    }
+    chosen = [note for note, holds in said.items() if holds]
+    return (*chosen, *_about_the_fit(found), *found.notes)
+
+
+def _about_the_fit(found: Found) -> list[str]:
+    """Whether single steps are predicted, and whether another rule would have done as well."""
+    notes, fit = [], found.fit
+    cosine = np.nanmedian(fit.cosines)
+    if not cosine > max(1.5 * fit.chance, 0.0) and not cosine > 0.9:
+        explained = found.gain >= CONVINCING
+        notes.append(
+            "single steps are predicted hardly better than by a random direction; only all of them "
+            "together show a reward"
+            if explained
+            else "the predicted movement is hardly closer to the observed one than a random "
+            "direction would be: do not trust these weights"
+        )
+    first, second, *_ = [*found.gains.items(), ("", -np.inf), ("", -np.inf)]
+    if first[1] - second[1] < CONVINCING:
+        notes.append(
+            f"the rules '{first[0]}' and '{second[0]}' explain the data about equally well: "
+            "compare their weights (Method.named('joint', models=...))"
+        )
+    return notes
+
+
+def path_words(method: Method, *, known: bool) -> str:
+    """Where the path came from."""
+    return "known parameters" if known else f"cloned parameters ({method.clone.method})"

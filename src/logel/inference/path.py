@@ -1,0 +1,337 @@
+"""Path, weights and rule together, in a world pooled over all stages.
+
+Hidden paths are smoothed under every rule and the rule with the highest evidence is taken; known
+ones are regressed on. Which world a policy family acts in, and which rules that world offers, is
+decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from logel.data.stage import Stage
+from logel.errors import IdentificationError, OptionError
+from logel.inference.answer import Found
+from logel.inference.choose import (
+    RuleChoice,
+    choose_rule,
+    explained_movement,
+    feature_basis,
+    prior_cost,
+)
+from logel.inference.gauge import Gauge, check_movement, explain
+from logel.inference.known_path import fit_known_path
+from logel.inference.method import Method
+from logel.inference.more_data import Planning
+from logel.inference.smooth import JointFit, expected_covariance, fit_path
+from logel.inference.spread import spread_of, student_draws
+from logel.inference.status import Status
+from logel.inference.watched import Watched
+from logel.policies.cloning import CloneConfig, known_or_cloned
+from logel.policies.gaussian import GaussianPolicy
+from logel.policies.softmax import LinearSoftmax, TabularSoftmax
+from logel.rules.catalogue import RULES
+from logel.rules.rule import Rule
+from logel.rules.values import DriftingValues
+from logel.types import Float
+from logel.worlds.base import World
+from logel.worlds.linear import distinct_observations, linear_world
+from logel.worlds.pooled import sampled_world
+from logel.worlds.table import pool_world
+
+logger = logging.getLogger(__name__)
+# Work of smoothing a hidden path of m steps of D parameters under all rules, in units of m D^3:
+# this much takes about a minute of one core (ten stages of 25 states and 4 actions: four seconds).
+AFFORDABLE = 1.5e8
+# Known paths are regressed on, which is D x D algebra a few dozen times.
+LARGEST_KNOWN = 600
+# Observed times beyond which revisiting all of them in every round takes minutes.
+LARGEST_ROWS = 100_000
+
+
+def path_applies(watched: Watched) -> bool:
+    """Whether the whole path can be fitted at once: a convex family of moderate size."""
+    policy, history = watched.policy, watched.history
+    known = watched.use_parameters and history[0].parameters is not None
+    d = policy.n_parameters
+    affordable = d <= LARGEST_KNOWN if known else history.n_steps * float(d) ** 3 <= AFFORDABLE
+    if not (policy.convex and affordable):
+        return False
+    if isinstance(policy, GaussianPolicy) and history[0].actions[0].size > 3:
+        return False
+    if isinstance(policy, TabularSoftmax):
+        return True
+    # A known path is gone through once, a hidden one in every round.
+    rows = sum(stage.n_steps for stage in history)
+    return rows <= (10 * LARGEST_ROWS if known else LARGEST_ROWS)
+
+
+def find_along_path(watched: Watched, gauge: Gauge, ranges: Float, method: Method) -> Found:
+    """Weights, rates, rule and their uncertainty."""
+    if not path_applies(watched):
+        raise OptionError(
+            "method 'joint' needs a policy family that is linear in few parameters "
+            f"({LARGEST_KNOWN} if they are known; hidden, their cube times the steps may reach "
+            f"{AFFORDABLE:.2g}) and up to {LARGEST_ROWS} observed times: use 'two-step' for others"
+        )
+    basis = feature_basis(gauge, ranges)
+    worlds = _Worlds(watched, basis)
+    names = _among(worlds.world.offers, method)
+    rng = np.random.default_rng(watched.seed)
+    known = watched.known_parameters()
+    if known is None:
+        found, draw = _smoothed(worlds, names, method)
+    else:
+        found, draw = _regressed(worlds, names, method, known)
+    found = replace(
+        found,
+        weights=gauge.project(found.weights),
+        rank=len(gauge.feature_names) - gauge.n,
+        keeps_scale=watched.history.learning_rates is not None and RULES[found.rule].keeps_scale,
+    )
+    if not watched.intervals:
+        return found
+    draws = _or_no_reward(found.gain, basis, draw(method.n_draws, rng), rng)
+    return replace(found, draws=draws - (draws @ gauge.directions.T) @ gauge.directions)
+
+
+def _among(offered: Iterable[str], method: Method) -> list[str]:
+    """The rules to try of those that the world offers."""
+    names = list(offered)
+    if unknown := [name for name in method.models or () if name not in RULES]:
+        raise OptionError(f"unknown rules {unknown}: choose from {', '.join(RULES)}")
+    chosen = names if method.models is None else [n for n in method.models if n in names]
+    if not chosen:
+        raise OptionError(
+            f"none of the rules {method.models} fits this policy family: choose from "
+            f"{', '.join(names)}"
+        )
+    return chosen
+
+
+def _or_no_reward(gain: float, basis: Float, draws: Float, rng: np.random.Generator) -> Float:
+    """Draws that allow for the account without any reward, in proportion to its probability.
+
+    If nothing was learnt, the data say nothing about the weights, and any direction is as likely as
+    any other: what is called significant has to survive that.
+    """
+    chance = 1 / (1 + np.exp(np.clip(gain, -50, 50)))
+    nothing = rng.random(len(draws)) < chance
+    size = np.linalg.norm(draws, axis=1).mean()
+    anything = rng.standard_normal((len(draws), basis.shape[1])) @ basis.T
+    anything *= size / max(float(np.linalg.norm(anything, axis=1).mean()), 1e-300)
+    return np.where(nothing[:, None], anything, draws)
+
+
+class _Worlds:
+    """Builds the world a policy family acts in, with all episodes or without some of them."""
+
+    def __init__(self, watched: Watched, basis: Float) -> None:
+        self.watched, self.basis = watched, basis
+        self.observations: npt.NDArray[np.generic] | None = None
+        if isinstance(watched.policy, LinearSoftmax):
+            self.observations = distinct_observations(watched.history)
+        self.world = self._pool(watched.stages())
+
+    def _pool(self, stages: Iterable[Stage]) -> World:
+        policy, gamma = self.watched.policy, self.watched.gamma
+        world: World
+        if isinstance(policy, TabularSoftmax):
+            world = pool_world(stages, policy, gamma=gamma)
+        elif isinstance(policy, LinearSoftmax) and self.observations is not None:
+            world = linear_world(stages, policy, self.observations, gamma=gamma)
+        else:
+            world = sampled_world(stages, policy, gamma=gamma)
+        return world.with_features(self.basis)
+
+    def rule(self, name: str, world: World) -> Rule:
+        """One kind of learner in a world."""
+        return RULES[name](world, self.watched.history.learning_rates)
+
+    def nulls(self) -> list[Rule]:
+        """Accounts without a reward, beside the random walk of the policy's parameters."""
+        return [DriftingValues(self.world)] if "soft-value" in self.world.offers else []
+
+    def n_groups(self) -> int:
+        """Groups of episodes that can be left out in turn; none if there are too few."""
+        return self.world.n_groups(min(stage.n_episodes for stage in self.watched.history))
+
+    def without(self, group: int, n_groups: int, policies: Float) -> World:
+        """The world without a group of episodes; the actions to be explained are all there."""
+        return self.world.leaving_out(
+            group, lambda: self._pool(self.watched.without(group, n_groups)), policies
+        )
+
+
+def _smoothed(
+    worlds: _Worlds, names: list[str], method: Method
+) -> tuple[Found, Callable[[int, np.random.Generator], Float]]:
+    """Path, weights and rule together; and how to draw weights."""
+    watched, basis = worlds.watched, worlds.basis
+    path, _ = known_or_cloned(
+        watched.history,
+        watched.policy,
+        CloneConfig(holdout=0.0),
+        use_parameters=False,
+        rng=np.random.default_rng(watched.seed),
+        progress=watched.report,
+    )
+    if (path == path[0]).all():
+        raise IdentificationError(
+            "every stage shows the same actions: the policy does not move, there is nothing to "
+            "explain"
+        )
+    rules = {name: worlds.rule(name, worlds.world) for name in names}
+    nulls = worlds.nulls() if watched.intervals else None
+    choice = choose_rule(rules, method, cloned=path, nulls=nulls, report=watched.report)
+    fit, spread = choice.fit, np.zeros((basis.shape[1],) * 2)
+    if watched.intervals:
+
+        def shifted(world: World) -> Float:
+            return fit_path(worlds.rule(choice.name, world), max_rounds=1, start=fit).weights
+
+        spread = _world_noise(worlds, fit.model.as_policy(fit.states), shifted)
+    # The last nat of evidence changes nothing that is reported.
+    settled = fit.converged or abs(float(np.diff(fit.trace[-2:])[0])) < 1.0
+    found = Found(
+        weights=basis @ choice.posterior(choice.name).mean,
+        rates=fit.model.rates_of(fit.parameters, watched.history.n_steps),
+        fit=explained_movement(choice),
+        gain=choice.reward_gain,
+        words=_words("path cloned jointly with the weights", choice.name, choice.gains),
+        covariance=None,
+        freedom=0,
+        draws=None,
+        planning=_plan(fit, spread, basis) if watched.intervals else None,
+        rule=choice.name,
+        gains=choice.gains,
+        solved=Status.OK if settled else Status.NOT_CONVERGED,
+        trace=np.array(fit.trace),
+        rank=0,
+        condition=float(np.linalg.cond(fit.covariance)) ** 0.5,
+        keeps_scale=False,
+    )
+    return found, lambda n, rng: _averaged_draws(choice, spread, n, rng) @ basis.T
+
+
+def _words(path: str, name: str, gains: Iterable[str]) -> str:
+    runners = [other for other in gains if other != name]
+    second = f", runner-up '{runners[0]}'" if runners else ""
+    return f"{path}, rule '{name}' by evidence{second}"
+
+
+def _plan(fit: JointFit, spread: Float, basis: Float) -> Planning:
+    """What more data would do to the covariance of the weights."""
+    steps = len(fit.states) - 1
+    now = fit.covariance + spread
+    more_episodes = expected_covariance(fit, episodes=2.0) + spread / 2
+    more_stages = expected_covariance(fit, more_steps=steps) + spread / 2
+    return Planning(*(basis @ matrix @ basis.T for matrix in (now, more_episodes, more_stages)))
+
+
+def _averaged_draws(choice: RuleChoice, spread: Float, n: int, rng: np.random.Generator) -> Float:
+    """Posterior draws that allow for every rule in proportion to its probability.
+
+    The scale of the weights means something else under each rule: all are brought to the best
+    one's.
+    """
+    gains = np.array([choice.gains[name] for name in choice.gains])
+    shares = np.exp(gains - gains.max())
+    numbers = rng.multinomial(n, shares / shares.sum())
+    values, vectors = np.linalg.eigh(spread)
+    root = vectors * np.sqrt(np.clip(values, 0, None))
+    size = float(np.linalg.norm(choice.posterior(choice.name).mean))
+    parts = []
+    for name, number in zip(choice.gains, numbers, strict=True):
+        if number == 0:
+            continue
+        posterior = choice.posterior(name)
+        draws = posterior.draw(number, rng)
+        own = float(np.linalg.norm(posterior.mean))
+        if name != choice.name and own > 0:
+            draws = draws * (size / own)
+        parts.append(draws + rng.standard_normal(draws.shape) @ root.T)
+    return rng.permutation(np.concatenate(parts))
+
+
+def _regressed(
+    worlds: _Worlds, names: list[str], method: Method, states: Float
+) -> tuple[Found, Callable[[int, np.random.Generator], Float]]:
+    """Weights and rule, the path being known; and how to draw weights."""
+    basis, watched = worlds.basis, worlds.watched
+    check_movement(np.diff(states, axis=0))
+    world = worlds.world.at(states[:-1])
+    # A policy shows values only up to a potential, so value learners need the smoother.
+    usable = [name for name in names if not RULES[name].keeps_values] or ["gradient"]
+    rules = {name: worlds.rule(name, world) for name in usable}
+    fits = {name: fit_known_path(rule, states) for name, rule in rules.items()}
+    without = max(fit_known_path(rule, states, weightless=True).evidence for rule in rules.values())
+
+    def gain(name: str) -> float:
+        return fits[name].evidence - without - prior_cost(name, method)
+
+    order = sorted(fits, key=gain, reverse=True)
+    logger.info("rules: %s", ", ".join(f"{n} {gain(n):+.1f}" for n in order))
+    best, fit, rule = order[0], fits[order[0]], rules[order[0]]
+    q = basis.shape[1]
+    extra = np.zeros((q, q))
+    if watched.intervals:
+
+        def shifted(world: World) -> Float:
+            return fit_known_path(worlds.rule(best, world), states, max_rounds=6).parameters[:q]
+
+        extra = _world_noise(worlds, states, shifted)
+    following = rule.following(states[:-1], fit.parameters)
+    moved = (following - states[:-1])[:, :, None]
+    # The learner's own noise is in its steps: only the world is seen better in more episodes.
+    sampling, learner = (basis @ c @ basis.T for c in (extra, fit.covariance))
+    gains = {name: gain(name) for name in order}
+    found = Found(
+        weights=basis @ fit.parameters[:q],
+        rates=rule.rates_of(fit.parameters, len(states) - 1),
+        fit=explain(np.diff(states, axis=0), moved, np.ones(1), np.ones(len(moved)), fitted=q),
+        gain=gain(best),
+        words=_words("known parameters", best, gains),
+        covariance=None,
+        freedom=0,
+        draws=None,
+        planning=Planning.of(sampling, learner) if watched.intervals else None,
+        rule=best,
+        gains=gains,
+        solved=Status.OK,
+        trace=np.array([fit.evidence]),
+        rank=0,
+        condition=float(np.linalg.cond(fit.covariance)) ** 0.5,
+        keeps_scale=False,
+    )
+    freedom = max(fit.degrees_of_freedom, 3)
+    return (
+        found,
+        lambda n, rng: (
+            student_draws(fit.parameters[:q], fit.covariance + extra, freedom, n, rng) @ basis.T
+        ),
+    )
+
+
+def _world_noise(worlds: _Worlds, policies: Float, shifted: Callable[[World], Float]) -> Float:
+    """Covariance of the weights due to the world model: a jackknife over groups of episodes.
+
+    Args:
+        worlds: Builds the world without a group.
+        policies: The path, shape (m + 1, d).
+        shifted: The weights (q,) that the fit goes to in another world.
+    """
+    n_groups, q = worlds.n_groups(), worlds.basis.shape[1]
+    if n_groups == 0:
+        return np.zeros((q, q))
+    logger.info("intervals: the world model without each of %d groups of episodes", n_groups)
+    replicates = []
+    for g in range(n_groups):
+        replicates.append(shifted(worlds.without(g, n_groups, policies)))
+        worlds.watched.report("intervals", g + 1, n_groups)
+    return spread_of(np.stack(replicates))

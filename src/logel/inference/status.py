@@ -1,0 +1,26 @@
+"""How an inference ended, in one word and a sentence that says what to do."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Status(enum.Enum):
+    """How an inference ended; each value is a sentence that says what to do."""
+
+    OK = "solved"
+    RANK_DEFICIENT = (
+        "solved, but some directions of the weights are not determined: the minimum-norm weights "
+        "are given; see the gauge report"
+    )
+    UNEXPLAINED = (
+        "solved, but a random walk explains the movement as well as any reward: do not trust these "
+        "weights; watch more stages or episodes, or check features and learner"
+    )
+    NOT_CONVERGED = (
+        "stopped before convergence: increase max_iterations (joint fits: the rounds in heats)"
+    )
+    RATES_AT_BOUND = (
+        "solved, but every learning rate sits at its lower bound: the movement does not follow any "
+        "reward of this form; check the learner model and the features"
+    )

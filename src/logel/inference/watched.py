@@ -1,0 +1,96 @@
+"""What is watched, and how: the stages of a history with features, checked, streamed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
+from logel.errors import LogelError, OptionError
+from logel.inference.gauge import FeatureMoments
+from logel.policies.base import Policy
+from logel.policies.cloning import known_parameters
+from logel.rewards.features import feature_names, featured
+from logel.types import FeatureFunction, Float, Progress
+from logel.worlds.critic import ScaleSums, StateScale
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """A learner's history as an inference sees it; see `infer_reward` for the arguments."""
+
+    history: LearningHistory
+    policy: Policy
+    gamma: float
+    features: FeatureFunction | None
+    use_parameters: bool
+    intervals: bool
+    seed: int
+    report: Progress
+
+    def stages(self) -> Iterator[Stage]:
+        """The stages with features, checked against the policy; errors name the stage."""
+        for t, stage in enumerate(self.history):
+            with naming(t):
+                self.policy.check(stage)
+                stage = featured(stage, self.features, t)
+            yield stage
+
+    def without(self, group: int, n_groups: int) -> Iterator[Stage]:
+        """The same with one group of episodes left out of every stage."""
+        for t, stage in enumerate(self.stages()):
+            # Which episodes form a group differs from stage to stage.
+            member = (np.arange(stage.n_episodes) + t) % n_groups == group
+            yield stage.take(np.flatnonzero(~member))
+
+    def look(self) -> Look:
+        """Go through all stages once."""
+        moments, scale, fewest = FeatureMoments(), ScaleSums(), self.history[0].n_episodes
+        for t, stage in enumerate(self.stages()):
+            moments.add(stage)
+            scale.add(stage)
+            fewest = min(fewest, stage.n_episodes)
+            logger.info("stage %d: %d episodes, %d steps", t, stage.n_episodes, stage.n_steps)
+            self.report("reading", t + 1, len(self.history))
+        return Look(moments, scale.scale(), fewest)
+
+    def names(self, n_features: int) -> tuple[str, ...]:
+        """Of the features."""
+        return feature_names(self.history, self.features, n_features)
+
+    def known_parameters(self) -> Float | None:
+        """Of every stage, (m + 1, d), or None if they are not known or not wanted."""
+        return known_parameters(self.history, self.policy) if self.use_parameters else None
+
+
+@contextmanager
+def naming(stage: int) -> Iterator[None]:
+    """Errors raised inside name the stage; those about options do not depend on one."""
+    try:
+        yield
+    except LogelError as error:
+        if isinstance(error, OptionError):
+            raise
+        raise type(error)(f"stage {stage}: {error}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What one pass over all stages shows.
+
+    Attributes:
+        moments: Of the features.
+        scale: Of the observations.
+        fewest: Episodes of the stage that has the fewest.
+    """
+
+    moments: FeatureMoments
+    scale: StateScale
+    fewest: int

@@ -1,0 +1,148 @@
+"""What a rule asks of a world: what the stages say of a policy, and what the return does around it.
+
+A world has pooled all stages. Its parameters are those of the policy family, shape (d,); weights of
+the q features come in the features the world was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from logel.types import Float
+
+# Groups of episodes left out of a pooled world in turn: each costs a fit.
+N_GROUPS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What one stage's actions say about the state behind them, to second order.
+
+    Attributes:
+        score: Derivative of the stage's log-likelihood, shape (D,).
+        factor: Block-diagonal factor L of its information L @ L.T, shape (B, D / B, width).
+    """
+
+    score: Float
+    factor: Float
+
+    def times(self, rows: Float) -> Float:
+        """Rows (k, D) times the block-diagonal factor, shape (k, B width)."""
+        n, height, width = self.factor.shape
+        blocks = rows.reshape(-1, n, height).transpose(1, 0, 2)
+        return np.matmul(blocks, self.factor).transpose(1, 0, 2).reshape(len(rows), n * width)
+
+    def information_times(self, vector: Float) -> Float:
+        """Information matrix times a vector (D,)."""
+        inner = self.times(vector[None])[0].reshape(len(self.factor), -1, 1)
+        return np.matmul(self.factor, inner).reshape(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Landscape:
+    """The return around the parameters of m stages.
+
+    Attributes:
+        design: How parameters move per unit of every weight, shape (m, d, q): the Jacobian Psi of
+            the feature expectations, or what a preconditioner makes of it.
+        noise: Covariance, up to scale, of a sampled step, shape (m, d, d).
+        curvature: Derivative of design @ weights, shape (m, d, d), or None when it is not known:
+            then designs are held fixed inside a round and refreshed between rounds.
+    """
+
+    design: Float
+    noise: Float
+    curvature: Float | None = None
+
+    def preconditioned(self, matrix: Float) -> Landscape:
+        """The same with every gradient multiplied by a symmetric matrix, (m, d, d).
+
+        The matrix counts as fixed: its own derivative is left out.
+        """
+        curvature = None if self.curvature is None else matrix @ self.curvature
+        return Landscape(matrix @ self.design, matrix @ self.noise @ matrix, curvature)
+
+
+class World(Protocol):
+    """What all stages show about a policy family's parameters and the return around them."""
+
+    offers: ClassVar[tuple[str, ...]]
+    """Names of the rules that can be asked of it, the plainest first."""
+    smooth_steps: ClassVar[bool]
+    """Whether a random walk's path is always a good start: steps are small against what is seen."""
+    noise_floor: ClassVar[float]
+    """Share of a step's noise that every direction has, whatever the sampled shape says."""
+
+    @property
+    def n_features(self) -> int:
+        """Number q of reward features."""
+        ...
+
+    @property
+    def n_stages(self) -> int:
+        """Number m + 1 of stages."""
+        ...
+
+    @property
+    def n_parameters(self) -> int:
+        """Number d of policy parameters."""
+        ...
+
+    def with_features(self, basis: Float) -> World:
+        """The same world with features multiplied by a matrix, shape (q, k)."""
+        ...
+
+    def observe(self, stage: int, parameters: Float) -> Observation:
+        """What a stage's actions say about parameters (d,)."""
+        ...
+
+    def log_likelihood(self, parameters: Float) -> float:
+        """Of all stages' actions along a path (m + 1, d)."""
+        ...
+
+    def gradient(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
+        """The landscape at the parameters (m, d) of the first m stages, for weights (q,).
+
+        The curvature is computed only if asked for, and only where it can be.
+        """
+        ...
+
+    def natural(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
+        """The same in units of how much the policy changes: the inverse information times it."""
+        ...
+
+    def at(self, parameters: Float) -> World:
+        """The world with what it holds fixed inside a round renewed at parameters (m, d)."""
+        ...
+
+    def n_groups(self, fewest: int) -> int:
+        """Groups of episodes that can be left out in turn; none if a stage has too few episodes."""
+        ...
+
+    def leaving_out(self, group: int, pool: Callable[[], Any], policies: Float) -> World:
+        """The world without a group of episodes; the actions to be explained are all there.
+
+        Args:
+            group: Which.
+            pool: Pools the other episodes anew, where that is needed.
+            policies: The path (m + 1, d) around which the world is to be known.
+        """
+        ...
+
+
+def natural_of(landscape: Landscape, information: Float) -> Landscape:
+    """Gradients times the inverse information (m, d, d), a little damped."""
+    d = information.shape[1]
+    size = np.einsum("mii->m", information) / d
+    damped = information + (1e-6 * size + 1e-300)[:, None, None] * np.eye(d)
+    inverse = np.linalg.inv(damped)
+    return landscape.preconditioned((inverse + np.swapaxes(inverse, 1, 2)) / 2)
+
+
+def groups_of(fewest: int) -> int:
+    """As many as there are episodes, up to `N_GROUPS`; two would say nothing about a spread."""
+    return min(N_GROUPS, fewest) if fewest >= 3 else 0
