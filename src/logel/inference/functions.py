@@ -22,6 +22,7 @@ from logel.inference.method import Method
 from logel.inference.more_data import Planning
 from logel.inference.null import turned_gain
 from logel.inference.regress import (
+    FUNCTION_MARGIN,
     Solution,
     evidence_ridge,
     solve,
@@ -44,9 +45,6 @@ from logel.types import Float
 from logel.worlds.critic import CriticSums, fit_critic, pooled
 from logel.worlds.own_episodes import StageJacobian
 
-# Share of the design's squared size that must stay, in any direction, when sampling noise is taken
-# off: with less the correction would mostly amplify noise.
-_MARGIN = 0.25
 # Weights from which their own spread can be told well enough to shrink them by it.
 _MANY_WEIGHTS = 10
 # Schedules less probable than this, in units of the most probable, are left out.
@@ -420,7 +418,7 @@ def _answer(
 
 def _cleaned(steps: Steps, noise: Float, rates: Float, ridge: float) -> Float:
     """Weights with the expected share of noise taken out of their normal equations."""
-    return solve_weights(replace(steps, noise=noise), rates, ridge=ridge, margin=_MARGIN)[0]
+    return solve_weights(replace(steps, noise=noise), rates, ridge=ridge, margin=FUNCTION_MARGIN)[0]
 
 
 def _penalty(steps: Steps, rates: Float, method: Method) -> float:
@@ -464,7 +462,7 @@ def _learner_covariance(
     excess = max(squared - float(contrasted(steps.noise, weights, rates).sum()), 0.0) / freedom
     seen = np.einsum("t,tij->ij", rates**2, grams[:, :q, :q])
     cleaned = without_noise(
-        replace(steps.steps, noise=noise), rates, ridge=ridge, margin=_MARGIN
+        replace(steps.steps, noise=noise), rates, ridge=ridge, margin=FUNCTION_MARGIN
     ).matrix
     inverse = np.linalg.pinv(cleaned.T @ cleaned)
     # What the penalty hides is as uncertain as the prior it stands for; the rest is the data's.

@@ -133,13 +133,14 @@ def _in_parameters(watched: Watched, look: Look, gauge: Gauge, method: Method) -
     """Parameters move along Jacobians."""
     parameters, path = _path(watched, method)
     check_movement(np.diff(parameters, axis=0))
-    groups = min(method.n_groups, look.fewest) if method.n_groups else 1
+    groups = max(min(method.n_groups, look.fewest), 1)
     steps = ParameterSteps(
         watched.policy,
         method,
         gamma=watched.gamma,
         n_groups=groups,
         known=path is None,
+        intervals=watched.intervals,
         seed=watched.seed,
     )
     rates = watched.history.learning_rates

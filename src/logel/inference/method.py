@@ -125,11 +125,20 @@ class Method:
                 listed = ", ".join(repr(value) for value in offered)
                 raise OptionError(f"{name} must be one of {listed}, not {getattr(self, name)!r}")
         self._check_numbers()
-        # In function space the weights and what is known of them are not constrained.
-        if self.nonnegative and self.coordinates is not Coordinates.PARAMETERS:
-            raise OptionError(f"nonnegative needs coordinates='parameters', not {self.coordinates}")
+        self._check_coordinates()
         if self.models is not None and not self.models:
             raise OptionError("at least one rule is needed in models")
+
+    def _check_coordinates(self) -> None:
+        """Options that mean something in one kind of coordinates alone."""
+        functions = self.coordinates is Coordinates.FUNCTIONS
+        parameters = self.coordinates is Coordinates.PARAMETERS
+        if self.nonnegative and not parameters:
+            raise OptionError(f"nonnegative needs coordinates='parameters', not {self.coordinates}")
+        if self.rates is Rates.SCHEDULE and not functions:
+            raise OptionError(f"schedules of rates need 'functions', not {self.coordinates}")
+        if self.rates is Rates.FREE and functions:
+            raise OptionError("one rate per step needs coordinates='parameters', not functions")
 
     def _check_numbers(self) -> None:
         if isinstance(self.ridge, str) and self.ridge != "evidence":
@@ -154,13 +163,12 @@ class Method:
 
     @property
     def needs_groups(self) -> bool:
-        """Whether the estimate itself, not only its intervals, needs groups of episodes."""
+        """Whether the weights in parameter space, not only their intervals, need groups."""
         return bool(self.debias) or self.process_noise
 
     def without_intervals(self) -> Method:
         """The same weights, but nothing that only intervals need."""
-        quick = replace(self.clone, holdout=0.0)
-        return replace(self, clone=quick, n_groups=self.n_groups if self.needs_groups else 0)
+        return replace(self, clone=replace(self.clone, holdout=0.0))
 
     @property
     def tellable(self) -> bool:

@@ -127,13 +127,13 @@ class Observer:
         if learning_rate is not None:
             raise OptionError("no step leads to the first stage: give it no learning_rate")
         self._signature, self._n_parameters = stage.signature, stage.n_parameters
-        wanted = self.method.n_groups
         return ParameterSteps(
             self.policy,
             self.method,
             gamma=self.gamma,
-            n_groups=min(wanted, stage.n_episodes) if wanted else 1,
+            n_groups=max(min(self.method.n_groups, stage.n_episodes), 1),
             known=self._use_parameters and stage.parameters is not None,
+            intervals=self.intervals,
             seed=self.seed,
         )
 

@@ -69,10 +69,11 @@ class ParameterSteps:
 
     Args:
         policy: The family.
-        method: The choices; `n_groups` of 0 asks for no intervals.
+        method: The choices.
         gamma: Discount factor.
         n_groups: Groups of episodes kept apart, of those that every stage has.
         known: Whether the parameters are known, not cloned.
+        intervals: Whether intervals are wanted.
         seed: Of the bootstrap and the null test.
     """
 
@@ -84,21 +85,20 @@ class ParameterSteps:
         gamma: float,
         n_groups: int,
         known: bool,
+        intervals: bool,
         seed: int,
     ) -> None:
         self.policy, self.method, self.gamma, self.seed = policy, method, gamma, seed
-        self.known, self.n_groups = known, n_groups
+        # Intervals of clones that are no maximum would be wrong ones.
+        self.wanted = intervals and n_groups > 2 and (known or method.tellable)
+        self.known = known
+        self.n_groups = n_groups if intervals or method.needs_groups else 1
         self.moved = False
         self.rates: list[float] | None = None
         self.weak: JacobianMoments | None = None
         self._last: StageRecord | None = None
         self._levels: list[_Level] = []
         self._grams: list[Float] = []
-
-    @property
-    def wanted(self) -> bool:
-        """Whether intervals are to be had."""
-        return self.method.n_groups > 2 and (self.known or self.method.tellable)
 
     @property
     def _replicated(self) -> bool:

@@ -94,10 +94,10 @@ def find_along_path(watched: Watched, gauge: Gauge, ranges: Float, method: Metho
         rank=len(gauge.feature_names) - gauge.n,
         keeps_scale=watched.history.learning_rates is not None and RULES[found.rule].keeps_scale,
     )
-    if not watched.intervals:
-        return found
-    draws = _or_no_reward(found.gain, basis, draw(method.n_draws, rng), rng)
-    return replace(found, draws=draws - (draws @ gauge.directions.T) @ gauge.directions)
+    if watched.intervals:
+        draws = _or_no_reward(found.gain, basis, draw(method.n_draws, rng), rng)
+        found = replace(found, draws=draws - (draws @ gauge.directions.T) @ gauge.directions)
+    return found
 
 
 def _among(offered: Iterable[str], method: Method) -> list[str]:
@@ -153,6 +153,12 @@ class _Worlds:
         """One kind of learner in a world."""
         return RULES[name](world, self.watched.history.learning_rates)
 
+    def outward(self, rule: Rule, policies: Float, parameters: Float) -> Float:
+        """Takes the weights of a fitted rule to the given features and true rates, shape (q, k)."""
+        if self.watched.history.learning_rates is None:
+            return self.basis
+        return self.basis * rule.unit(policies, parameters)
+
     def nulls(self) -> list[Rule]:
         """Accounts without a reward, beside the random walk of the policy's parameters."""
         return [DriftingValues(self.world)] if "soft-value" in self.world.offers else []
@@ -196,10 +202,11 @@ def _smoothed(
             return fit_path(worlds.rule(choice.name, world), max_rounds=1, start=fit).weights
 
         spread = _world_noise(worlds, fit.model.as_policy(fit.states), shifted)
+    back = worlds.outward(fit.model, fit.model.as_policy(fit.states), fit.parameters)
     # The last nat of evidence changes nothing that is reported.
     settled = fit.converged or abs(float(np.diff(fit.trace[-2:])[0])) < 1.0
     found = Found(
-        weights=basis @ choice.posterior(choice.name).mean,
+        weights=back @ choice.posterior(choice.name).mean,
         rates=fit.model.rates_of(fit.parameters, watched.history.n_steps),
         fit=explained_movement(choice),
         gain=choice.reward_gain,
@@ -207,7 +214,7 @@ def _smoothed(
         covariance=None,
         freedom=0,
         draws=None,
-        planning=_plan(fit, spread, basis) if watched.intervals else None,
+        planning=_plan(fit, spread, back) if watched.intervals else None,
         rule=choice.name,
         gains=choice.gains,
         solved=Status.OK if settled else Status.NOT_CONVERGED,
@@ -216,7 +223,7 @@ def _smoothed(
         condition=float(np.linalg.cond(fit.covariance)) ** 0.5,
         keeps_scale=False,
     )
-    return found, lambda n, rng: _averaged_draws(choice, spread, n, rng) @ basis.T
+    return found, lambda n, rng: _averaged_draws(choice, spread, n, rng) @ back.T
 
 
 def _words(path: str, name: str, gains: Iterable[str]) -> str:
@@ -288,11 +295,12 @@ def _regressed(
         extra = _world_noise(worlds, states, shifted)
     following = rule.following(states[:-1], fit.parameters)
     moved = (following - states[:-1])[:, :, None]
+    back = worlds.outward(rule, states, fit.parameters)
     # The learner's own noise is in its steps: only the world is seen better in more episodes.
-    sampling, learner = (basis @ c @ basis.T for c in (extra, fit.covariance))
+    sampling, learner = (back @ c @ back.T for c in (extra, fit.covariance))
     gains = {name: gain(name) for name in order}
     found = Found(
-        weights=basis @ fit.parameters[:q],
+        weights=back @ fit.parameters[:q],
         rates=rule.rates_of(fit.parameters, len(states) - 1),
         fit=explain(np.diff(states, axis=0), moved, np.ones(1), np.ones(len(moved)), fitted=q),
         gain=gain(best),
@@ -313,7 +321,7 @@ def _regressed(
     return (
         found,
         lambda n, rng: (
-            student_draws(fit.parameters[:q], fit.covariance + extra, freedom, n, rng) @ basis.T
+            student_draws(fit.parameters[:q], fit.covariance + extra, freedom, n, rng) @ back.T
         ),
     )
 

@@ -33,9 +33,24 @@ from logel.inference.status import Status
 from logel.inference.steps import Steps
 from logel.types import Float
 
-# Subtracting noise leaves at least this share of the normal equations in every direction: beyond
-# it, an estimate would be mostly the error of the noise's own estimate.
-NOISE_MARGIN = 0.1
+
+class Margin(NamedTuple):
+    """How much of the normal equations must stay, in every direction, when noise is taken out.
+
+    Beyond it, an estimate would be mostly the error of the noise's own estimate.
+
+    Attributes:
+        left: That share.
+        both_sides: Whether what noise shares with the movement is capped along with its square.
+            Not so where it was shrunk by its own noise already.
+    """
+
+    left: float
+    both_sides: bool
+
+
+PARAMETER_MARGIN = Margin(0.1, both_sides=True)
+FUNCTION_MARGIN = Margin(0.25, both_sides=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +87,7 @@ def solve_weights(
     *,
     ridge: float = 0.0,
     nonnegative: bool = False,
-    margin: float = NOISE_MARGIN,
+    margin: Margin = PARAMETER_MARGIN,
 ) -> tuple[Float, Float]:
     """Best weights for given rates: the paper's closed form, its ridge version, or non-negative.
 
@@ -98,7 +113,7 @@ def solve_weights(
 
 
 def _system(
-    steps: Steps, learning_rates: Float, *, ridge: float = 0.0, margin: float = NOISE_MARGIN
+    steps: Steps, learning_rates: Float, *, ridge: float = 0.0, margin: Margin = PARAMETER_MARGIN
 ) -> tuple[Float, Float]:
     """The stacked design at given rates and its target, noise taken out, penalty below."""
     if steps.noise is not None:
@@ -130,13 +145,13 @@ class Cleaned(NamedTuple):
 
 
 def without_noise(
-    steps: Steps, learning_rates: Float, *, ridge: float = 0.0, margin: float = NOISE_MARGIN
+    steps: Steps, learning_rates: Float, *, ridge: float = 0.0, margin: Margin = PARAMETER_MARGIN
 ) -> Cleaned:
     """A design and target whose normal equations (with a ridge) lack the steps' noise.
 
     In the directions u with u' A u = 1 and u' N u = x (A the normal equations, N their noise),
-    subtracting leaves 1 - x. Where that falls below the margin, only as much is subtracted, from
-    both sides of the equations, as reaches it.
+    subtracting leaves 1 - x. Where that falls below the margin, only as much is subtracted as
+    reaches it.
     """
     merged = steps.merged(learning_rates)
     assert merged.noise is not None
@@ -148,9 +163,11 @@ def without_noise(
     left, singular, right = left[:, kept], singular[kept], right[kept]
     back = right.T / singular
     size, turn = np.linalg.eigh(back.T @ noise[:q, :q] @ back)
-    share = (1 - margin) / np.maximum(size, 1 - margin)
+    most = 1 - margin.left
+    share = most / np.maximum(size, most)
     remaining = 1 - share * size
-    moved = turn.T @ (left.T @ delta) - share * (turn.T @ (back.T @ noise[:q, q]))
+    common = share if margin.both_sides else 1.0
+    moved = turn.T @ (left.T @ delta) - common * (turn.T @ (back.T @ noise[:q, q]))
     matrix = np.sqrt(remaining)[:, None] * (turn.T * singular) @ right
     return Cleaned(matrix, moved / np.sqrt(remaining), float(share.min(initial=1.0)))
 
@@ -175,7 +192,7 @@ def solve_learning_rates(
     inner = (predicted * steps.delta).sum(axis=1)
     if steps.noise is not None:
         noise = steps.noise[:, :, :-1] @ weights
-        size, most = noise[:, :-1] @ weights, (1 - NOISE_MARGIN) * curvature
+        size, most = noise[:, :-1] @ weights, (1 - PARAMETER_MARGIN.left) * curvature
         share = np.where(size > most, most / np.where(size > most, size, 1.0), 1.0)
         curvature, inner = curvature - share * size, inner - share * noise[:, -1]
     moved = curvature > 0

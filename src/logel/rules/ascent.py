@@ -38,6 +38,11 @@ class Ascent(Rule):
     def landscape(self, states: Float, weights: Float, *, curved: bool) -> Landscape:
         """Preconditioned gradients at parameters (m, d)."""
 
+    def unit(self, policies: Float, parameters: Float) -> float:
+        """That of the landscape along the path (m + 1, d)."""
+        weights = parameters[: self.n_features]
+        return self.landscape(policies[:-1], weights, curved=False).unit
+
     def rates_of(self, parameters: Float, n_steps: int) -> Float:
         """Rates that may fade, in units of the first."""
         return fading_rates(n_steps, parameters[self.n_features], self.rates)

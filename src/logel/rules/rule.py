@@ -118,6 +118,10 @@ class Rule(ABC):
         world = self.world.at(policies[:-1])
         return self if world is self.world else type(self)(world, self.rates)
 
+    def unit(self, policies: Float, parameters: Float) -> float:
+        """What the weights are to be multiplied by to go with true learning rates."""
+        return 1.0
+
     def rates_of(self, parameters: Float, n_steps: int) -> Float:
         """Relative learning rate of every step: ones, for rules without any."""
         return np.ones(n_steps)

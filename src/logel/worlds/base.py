@@ -52,19 +52,21 @@ class Landscape:
         noise: Covariance, up to scale, of a sampled step, shape (m, d, d).
         curvature: Derivative of design @ weights, shape (m, d, d), or None when it is not known:
             then designs are held fixed inside a round and refreshed between rounds.
+        unit: What weights that go with this design are to be multiplied by to go with true rates.
     """
 
     design: Float
     noise: Float
     curvature: Float | None = None
+    unit: float = 1.0
 
-    def preconditioned(self, matrix: Float) -> Landscape:
+    def preconditioned(self, matrix: Float, unit: float = 1.0) -> Landscape:
         """The same with every gradient multiplied by a symmetric matrix, (m, d, d).
 
         The matrix counts as fixed: its own derivative is left out.
         """
         curvature = None if self.curvature is None else matrix @ self.curvature
-        return Landscape(matrix @ self.design, matrix @ self.noise @ matrix, curvature)
+        return Landscape(matrix @ self.design, matrix @ self.noise @ matrix, curvature, unit)
 
 
 class World(Protocol):
@@ -139,8 +141,11 @@ def natural_of(landscape: Landscape, information: Float) -> Landscape:
     d = information.shape[1]
     size = np.einsum("mii->m", information) / d
     damped = information + (1e-6 * size + 1e-300)[:, None, None] * np.eye(d)
-    inverse = np.linalg.inv(damped)
-    return landscape.preconditioned((inverse + np.swapaxes(inverse, 1, 2)) / 2)
+    # In units of the mean information, so that weights have about the same size under all rules,
+    # which the prior of a smoother starts from.
+    unit = float(np.median(size))
+    inverse = unit * np.linalg.inv(damped)
+    return landscape.preconditioned((inverse + np.swapaxes(inverse, 1, 2)) / 2, unit)
 
 
 def groups_of(fewest: int) -> int:
