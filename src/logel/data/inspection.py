@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from logel.data.history import LearningHistory
+from logel.data.contents import Contents
 from logel.data.stage import Signature, Stage
 from logel.types import Array
 
@@ -117,7 +117,7 @@ class _Moments:
         return self.products / self.count - np.outer(mean, mean)
 
 
-def inspect_history(history: LearningHistory) -> HistoryOverview:
+def inspect_history(history: Contents) -> HistoryOverview:
     """Look at every stage once."""
     names = _names(history)
     moments = None if names is None else _Moments(len(names))
@@ -155,7 +155,7 @@ def inspect_history(history: LearningHistory) -> HistoryOverview:
     )
 
 
-def _names(history: LearningHistory) -> tuple[str, ...] | None:
+def _names(history: Contents) -> tuple[str, ...] | None:
     q = history.signature.n_features
     if q is None:
         return None
@@ -170,7 +170,7 @@ def _describe(signature: Signature, part: str) -> str:
 
 
 def _stage_overview(
-    history: LearningHistory, stage: Stage, index: int, before: Stage | None
+    history: Contents, stage: Stage, index: int, before: Stage | None
 ) -> StageOverview:
     lengths = stage.lengths
     return StageOverview(
@@ -187,7 +187,7 @@ def _stage_overview(
     )
 
 
-def _mean_return(history: LearningHistory, index: int) -> float | None:
+def _mean_return(history: Contents, index: int) -> float | None:
     """What a recorder noted of the stage, or an import of all stages; both may hold anything."""
     noted = history.notes[index].get("mean_return") if history.notes else None
     returns = history.metadata.get("mean_returns")
@@ -225,7 +225,7 @@ def _movement(before: Stage, after: Stage) -> float | None:
 
 
 def _stage_problems(
-    history: LearningHistory, stages: Sequence[StageOverview], *, known: bool
+    history: Contents, stages: Sequence[StageOverview], *, known: bool
 ) -> list[str]:
     problems = []
     if not history.complete:

@@ -115,7 +115,7 @@ class MirrorMethod:
             the length of the episodes for the learner's own horizon.
         debias: Take the sampling noise of the advantages out of the normal equations. A learner
             that learnt from these very episodes followed that noise: it is signal then. None takes
-            it out unless the history says that it is such a record (`OWN_EPISODES`).
+            it out unless the history says that it is such a record (`own_episodes`).
         rates: What is assumed of unknown learning rates, see `Rates`. None is a schedule for cloned
             policies and one shared rate for known ones. There every step is seen so well that what
             learners do beside mirror descent, the same at all steps, is what errs, and late steps

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from logel.data.history import OWN_EPISODES, LearningHistory
+from logel.data.history import LearningHistory
 from logel.errors import IdentificationError, LogelError, OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import FeatureMoments, Fit, Gauge, explain, find_gauge
@@ -43,7 +43,7 @@ def infer_in_function_space(
 ) -> RewardEstimate:
     """See `infer_reward` for the arguments."""
     if method.debias is None:
-        method = replace(method, debias=not history.metadata.get(OWN_EPISODES, False))
+        method = replace(method, debias=not history.own_episodes)
     if not intervals:
         method = replace(method, clone=replace(method.clone, holdout=0.0))
     parameters, path = known_or_cloned(
