@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from logel.data.limits import shown
+from logel.data.stage import storable
 from logel.errors import HistoryError
 from logel.types import Array
 
@@ -23,15 +24,9 @@ class Column:
     def of(cls, values: Array, missing: Array | None = None) -> Column:
         """Whole numbers as 64-bit integers, floats as they are; NaN counts as missing."""
         absent = np.zeros(len(values), dtype=bool) if missing is None else missing
-        if values.dtype.kind == "f":
-            kind = np.float32 if values.dtype == np.float32 else np.float64
-            values = values.astype(kind, copy=False)
-            absent = absent | np.isnan(values)
-        elif values.dtype != bool:
-            if values.dtype == np.uint64 and values.max(initial=0) > np.iinfo(np.int64).max:
-                raise ValueError(f"must fit in 64-bit integers, but reaches {values.max()}")
-            values = values.astype(np.int64, copy=False)
-        return cls(values, absent)
+        if values.dtype == bool:
+            return cls(values, absent)
+        return cls(storable(values), absent | np.isnan(values))
 
     @property
     def kind(self) -> str:

@@ -297,7 +297,7 @@ def read_folder(path: FilePath) -> Contents:
     with parsing(manifest_path):
         signature = _parse_signature(manifest["signature"])
         entries = tuple(_parse_entry(entry) for entry in manifest["stages"])
-        names = _parse_names(manifest["feature_names"])
+        names = parse_names(manifest["feature_names"])
         metadata = dict(manifest["metadata"])
         own = own_episodes_of(manifest, metadata)
         complete = bool(manifest["complete"])
@@ -382,11 +382,12 @@ def _parse_signature(raw: Mapping[str, Any]) -> Signature:
     )
 
 
-def _parse_names(raw: Any) -> tuple[str, ...] | None:
+def parse_names(raw: Any) -> tuple[str, ...] | None:
+    """Names of features out of JSON; null where there are none."""
     if raw is None:
         return None
     if not isinstance(raw, list) or not all(isinstance(name, str) for name in raw):
-        raise ValueError(f"feature_names must be a list of names, not {raw!r}")
+        raise ValueError(f"feature_names must be texts, not {raw!r:.80}")
     return tuple(raw)
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from logel.data.contents import Contents
-from logel.data.folder import all_or_none, new_folder, own_episodes_of
+from logel.data.folder import all_or_none, new_folder, own_episodes_of, parse_names
 from logel.data.hdf5 import open_hdf5
 from logel.data.limits import (
     CellCount,
@@ -72,22 +73,25 @@ def read_minari(
         returns.append(mean_return)
         if progress is not None:
             progress("reading", t + 1, len(datasets))
+    known = {**notes[0].metadata, **(metadata or {})}
+    if np.isfinite(returns).all():
+        known.setdefault("mean_returns", returns)
+    return Contents.from_stages(
+        stages,
+        learning_rates=all_or_none([note.learning_rate for note in notes[1:]]),
+        feature_names=_common_names(notes),
+        metadata=known,
+        own_episodes=notes[0].own_episodes if len({n.own_episodes for n in notes}) == 1 else None,
+    )
+
+
+def _common_names(notes: Sequence[_Notes]) -> tuple[str, ...] | None:
     names = {note.feature_names for note in notes}
     if len(names) > 1:
         raise HistoryError(
             f"the datasets name their features differently: {'; '.join(map(shown, names))}"
         )
-    known = {**notes[0].metadata, **(metadata or {})}
-    if np.isfinite(returns).all():
-        known.setdefault("mean_returns", returns)
-    said = {note.own_episodes for note in notes}
-    return Contents.from_stages(
-        stages,
-        learning_rates=all_or_none([note.learning_rate for note in notes[1:]]),
-        feature_names=names.pop(),
-        metadata=known,
-        own_episodes=said.pop() if len(said) == 1 else None,
-    )
+    return names.pop()
 
 
 def _read_dataset(dataset: Any, cells: CellCount) -> tuple[Stage, _Notes, float]:
@@ -178,11 +182,10 @@ def _folder_episodes(
             f"{folder} stores its data as {declared['data_format']!r:.40}: only hdf5 is read from "
             "a folder; open a dataset you trust with minari.load_dataset and pass it instead"
         )
+    spaces = {part: f"{part.removesuffix('s')}_space" for part in ("observations", "actions")}
     shapes = {
-        f"{part}s": _declared_shape(
-            declared.get(f"{part}_space"), f"{folder / _METADATA}, {part}_space"
-        )
-        for part in ("observation", "action")
+        part: _declared_shape(declared.get(space), f"{folder / _METADATA}, {space}")
+        for part, space in spaces.items()
     }
     path = folder / _DATA
     with open_hdf5(path, cells) as file:
@@ -195,16 +198,24 @@ def _folder_episodes(
                 f"{path} must hold episode_0, episode_1, ... ({total!r:.20} of them, by its "
                 f"{_METADATA}), but holds {len(names)}: {told}"
             )
-        for name in (f"episode_{k}" for k in range(len(names))):
+        for k in range(len(names)):
+            name = f"episode_{k}"
             raw: dict[str, Any] = {part: file.array(f"{name}/{part}") for part in _PARTS}
-            for part, shape in shapes.items():
-                found = raw[part].shape[1:]
-                if shape is not None and found != shape:
-                    raise HistoryError(
-                        f"{path}, {name}/{part}: has rows of shape {found}, but the space "
-                        f"declares {shape} (images packed as JPEG are not read)"
-                    )
-            yield f"{path}, {name}", {**raw, "features": file.find(f"{name}/infos/features")}
+            raw["features"] = file.find(f"{name}/infos/features")
+            _check_shapes(raw, shapes, f"{path}, {name}")
+            yield f"{path}, {name}", raw
+
+
+def _check_shapes(
+    raw: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...] | None], where: str
+) -> None:
+    for part, shape in shapes.items():
+        found = raw[part].shape[1:]
+        if shape is not None and found != shape:
+            raise HistoryError(
+                f"{where}/{part}: has rows of shape {found}, but the space declares {shape} "
+                "(images packed as JPEG are not read)"
+            )
 
 
 def _declared_shape(space: Any, where: str) -> tuple[int, ...] | None:
@@ -237,20 +248,21 @@ def _parse_notes(raw: Any, where: str) -> _Notes:
     if raw is None:
         return _Notes()
     try:
-        names, rate, theta = map(raw.get, ("feature_names", "learning_rate", "parameters"))
-        if names is not None and not all(isinstance(one, str) for one in names):
-            raise ValueError(f"feature_names must be texts, not {names!r:.80}")
-        precision = np.float32 if raw.get("parameter_type") == "float32" else np.float64
         metadata = dict(raw.get("metadata") or {})
+        precision = np.float32 if raw.get("parameter_type") == "float32" else np.float64
         return _Notes(
-            None if theta is None else np.array(theta, dtype=precision),
-            None if rate is None else float(rate),
-            None if names is None else tuple(names),
-            metadata,
-            own_episodes_of(raw, metadata),
+            parameters=_if_known(raw, "parameters", partial(np.array, dtype=precision)),
+            learning_rate=_if_known(raw, "learning_rate", float),
+            feature_names=parse_names(raw.get("feature_names")),
+            metadata=metadata,
+            own_episodes=own_episodes_of(raw, metadata),
         )
     except (AttributeError, ValueError, TypeError, OverflowError) as error:
         raise FormatError(f"{where}: {error}") from None
+
+
+def _if_known(raw: Mapping[str, Any], key: str, parse: Callable[[Any], Any]) -> Any:
+    return None if raw.get(key) is None else parse(raw[key])
 
 
 # --- writing --------------------------------------------------------------------------------

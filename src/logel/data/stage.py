@@ -27,13 +27,8 @@ def frozen(values: npt.ArrayLike, what: str, *, real: bool = False) -> Array:
         raise HistoryError(f"{what} cannot be made an array: {error}") from None
     if array.dtype.kind not in "buif":
         raise HistoryError(f"{what} must be numbers, not {array.dtype}")
-    if array.dtype.kind == "f" or real:
-        kind = np.float32 if array.dtype == np.float32 else np.float64
-        array = array.astype(kind, copy=False)
-    else:
-        if array.dtype == np.uint64 and array.max(initial=0) > np.iinfo(np.int64).max:
-            raise HistoryError(f"{what} must fit in 64-bit integers, but reach {array.max()}")
-        array = array.astype(np.int64, copy=False)
+    with named(what, sep=" "):
+        array = storable(array.astype(np.float64) if real and array.dtype.kind != "f" else array)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise HistoryError(f"{what} must be finite, but entry {index} is {array[index]}")
@@ -41,13 +36,22 @@ def frozen(values: npt.ArrayLike, what: str, *, real: bool = False) -> Array:
     return array
 
 
+def storable(array: Array) -> Array:
+    """Floats as 32-bit or 64-bit ones, whole numbers and flags as 64-bit integers."""
+    if array.dtype.kind == "f":
+        return array.astype(np.float32 if array.dtype == np.float32 else np.float64, copy=False)
+    if array.dtype == np.uint64 and array.max(initial=0) > np.iinfo(np.int64).max:
+        raise HistoryError(f"must fit in 64-bit integers, but reaches {array.max()}")
+    return array.astype(np.int64, copy=False)
+
+
 @contextmanager
-def named(where: str) -> Iterator[None]:
+def named(where: str, sep: str = ": ") -> Iterator[None]:
     """Say where the data are that something is wrong with."""
     try:
         yield
     except HistoryError as error:
-        raise HistoryError(f"{where}: {error}") from None
+        raise HistoryError(f"{where}{sep}{error}") from None
 
 
 def taken(values: Array | None, rows: Array | slice) -> Array | None:
@@ -95,10 +99,13 @@ class Episode:
                     f"features must have shape ({length}, q) to go with {length} actions, but "
                     f"have {features.shape}"
                 )
-        object.__setattr__(self, "actions", actions)
-        object.__setattr__(self, "observations", observations)
-        object.__setattr__(self, "features", features)
-        object.__setattr__(self, "terminated", bool(self.terminated))
+        # Frozen for everyone else.
+        self.__dict__.update(
+            actions=actions,
+            observations=observations,
+            features=features,
+            terminated=bool(self.terminated),
+        )
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -169,18 +176,18 @@ class Stage:
         lengths = _checked_lengths(self.lengths)
         terminated = np.array(self.terminated, dtype=bool)
         terminated.setflags(write=False)
-        arrays = {"terminated": terminated}
-        for name in ("observations", "actions", "last_observations", "features", "parameters"):
-            value = getattr(self, name)
-            if value is not None or name in ("observations", "actions"):
-                arrays[name] = frozen(value, name, real=name in ("features", "parameters"))
-        object.__setattr__(self, "lengths", lengths)
+        self.__dict__.update(lengths=lengths, terminated=terminated)
+        _check_rows(terminated, "terminated", len(lengths))
         n_steps = int(lengths.sum())
-        for name, array in arrays.items():
+        rows = {"observations": n_steps, "actions": n_steps, "features": n_steps}
+        for name in (*rows, "last_observations", "parameters"):
+            value = getattr(self, name)
+            if value is None and name not in ("observations", "actions"):
+                continue
+            array = frozen(value, name, real=name in ("features", "parameters"))
             if name != "parameters":
-                per_episode = name in ("terminated", "last_observations")
-                _check_rows(array, name, len(lengths) if per_episode else n_steps)
-            object.__setattr__(self, name, array)
+                _check_rows(array, name, rows.get(name, len(lengths)))
+            self.__dict__[name] = array
         self._check_shapes()
 
     def _check_shapes(self) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,10 +58,10 @@ def contents_of_tables(
     if "reward" in table.columns:
         known.setdefault("mean_returns", _mean_returns(table, final, starts, stage_of))
     parameters, rates = (None, None) if stages is None else _stage_facts(stages, stage_of[-1] + 1)
-    observations, last_seen = observed.values(table), final[is_last]
+    observations, last_seen = table.stack(*observed), final[is_last]
     packed = cut_stages(
         observations[~final],
-        acted.values(table)[~final],
+        table.stack(*acted)[~final],
         stage_of=stage_of,
         lengths=np.diff(np.append(starts, table.n_rows)) - last_seen,
         terminated=terminated,
@@ -79,32 +79,32 @@ def contents_of_tables(
     )
 
 
-class _Indexed:
+class _Indexed(NamedTuple):
     """The columns of observations or actions, and the shape their indices span."""
 
-    def __init__(self, kind: str, indices: Mapping[tuple[int, ...], str], where: str) -> None:
-        if not indices:
-            raise HistoryError(
-                f"{where} must have a column {kind}, or columns {kind}_0, {kind}_1, ..."
-            )
-        if len({len(index) for index in indices}) > 1:
-            raise HistoryError(
-                f"{where}: columns {', '.join(sorted(indices.values())[:5])} mix kinds of {kind}; "
-                f"use either {kind} or {kind}_0, {kind}_1, ..."
-            )
-        self.shape = tuple(1 + max(axis) for axis in zip(*indices, strict=True))
-        self.names = [indices[index] for index in sorted(indices)]
-        if math.prod(self.shape) != len(indices):
-            # Counted, not enumerated: an index may claim a shape no memory holds.
-            places = (_index(flat, self.shape) for flat in range(len(indices) + 1))
-            lacking = next(index for index in places if index not in indices)
-            raise HistoryError(
-                f"{where} must have a column {'_'.join([kind, *map(str, lacking)])}, because it "
-                f"has {self.names[-1]}"
-            )
+    names: list[str]
+    shape: tuple[int, ...]
 
-    def values(self, table: Table) -> Array:
-        return table.stack(self.names, self.shape)
+
+def _indexed(kind: str, indices: Mapping[tuple[int, ...], str], where: str) -> _Indexed:
+    if not indices:
+        raise HistoryError(f"{where} must have a column {kind}, or columns {kind}_0, {kind}_1, ...")
+    if len({len(index) for index in indices}) > 1:
+        raise HistoryError(
+            f"{where}: columns {', '.join(sorted(indices.values())[:5])} mix kinds of {kind}; "
+            f"use either {kind} or {kind}_0, {kind}_1, ..."
+        )
+    names = [indices[index] for index in sorted(indices)]
+    shape = tuple(1 + max(axis) for axis in zip(*indices, strict=True))
+    if math.prod(shape) != len(indices):
+        # Counted, not enumerated: an index may claim a shape no memory holds.
+        places = (_index(flat, shape) for flat in range(len(indices) + 1))
+        lacking = next(index for index in places if index not in indices)
+        raise HistoryError(
+            f"{where} must have a column {'_'.join([kind, *map(str, lacking)])}, because it has "
+            f"{names[-1]}"
+        )
+    return _Indexed(names, shape)
 
 
 def _index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
@@ -135,8 +135,8 @@ def _recognise(table: Table) -> tuple[_Indexed, _Indexed, list[str]]:
             f"feature_NAME, and pass ignore={[shown(name) for name in unknown[:5]]} to leave "
             "columns out"
         )
-    observed = _Indexed("observation", found["observation"], table.name)
-    return observed, _Indexed("action", found["action"], table.name), features
+    observed, acted = (_indexed(kind, found[kind], table.name) for kind in found)
+    return observed, acted, features
 
 
 def _check_column(table: Table, name: str) -> None:
