@@ -122,10 +122,8 @@ class Table:
 def join(tables: Sequence[Table], *, column: str | None = None) -> Table:
     """Tables one below the other; they must have the same columns.
 
-    Args:
-        tables: At least one.
-        column: A column to add, holding the number of the table each row came from. A table that
-            has it already must hold just that number.
+    Into `column` goes the number of the table each row came from; a table that has that column
+    already must hold just this number.
     """
     if column is not None:
         tables = [_numbered(table, column, t) for t, table in enumerate(tables)]

@@ -20,8 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
@@ -43,19 +42,12 @@ _OWN_EPISODES = "learnt_from_these_episodes"
 _MAX_MANIFEST_BYTES = 64 * 2**20
 
 
-def package_versions(
-    names: Sequence[str] = (
-        "logel",
-        "numpy",
-        "scipy",
-        "torch",
-        "gymnasium",
-        # Dynamics differ between versions of mujoco, learners between those of SB3.
-        "mujoco",
-        "stable-baselines3",
-        "sb3-contrib",
-    ),
-) -> dict[str, str]:
+# Dynamics differ between versions of mujoco, learners between those of SB3.
+_SIMULATED = ("gymnasium", "mujoco", "stable-baselines3", "sb3-contrib")
+_PACKAGES = ("logel", "numpy", "scipy", "torch", *_SIMULATED)
+
+
+def package_versions(names: Sequence[str] = _PACKAGES) -> dict[str, str]:
     """Versions of the packages that shaped a result, recorded beside it."""
     found = {"python": sys.version.split()[0]}
     for name in names:
@@ -156,9 +148,8 @@ class HistoryWriter:
         self._check(stage, learning_rate)
         _check_json("notes", notes, allow_nan=False)
         arrays = {f.name: getattr(stage, f.name) for f in fields(stage)}
-        data = safetensors.numpy.save(
-            {name: np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
-        )
+        whole = {name: np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
+        data = safetensors.numpy.save(whole)
         entries = self._manifest["stages"]
         name = f"stage-{len(entries):05d}.safetensors"
         self.path.mkdir(parents=True, exist_ok=True)
@@ -206,12 +197,7 @@ class HistoryWriter:
     def __enter__(self) -> HistoryWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
 
@@ -243,8 +229,7 @@ def _check_json(what: str, value: Any, *, allow_nan: bool = True) -> None:
         raise HistoryError(f"{what} must be JSON-serialisable: {error}") from None
 
 
-@dataclass(frozen=True)
-class _StageFile:
+class _StageFile(NamedTuple):
     """One line of the manifest, validated."""
 
     file: str

@@ -23,7 +23,12 @@ _OUTLIER = 1000.0
 _COLLINEAR = 1e-10
 # Below this many standard errors a change of the mean features is no sign of learning.
 _NOTICEABLE = 2.0
+# Between features whose spreads are further apart, what is 1 to one is rounding to the other.
 _SCALES_APART = 1e6
+_MEASURED = {
+    "parameters": "distance between consecutive parameters",
+    "features": "largest change of a feature's mean total per episode, in standard errors",
+}
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,9 @@ def inspect_history(history: Contents) -> HistoryOverview:
         learning_rates_known=history.learning_rates is not None,
         complete=history.complete,
         own_episodes=history.own_episodes,
-        movement=_movement_in_words(n_parameters, names),
+        movement=_MEASURED["features" if n_parameters is None else "parameters"]
+        if names is not None or n_parameters is not None
+        else "unknown: neither parameters nor features are recorded",
         stages=tuple(stages),
         problems=(
             *_stage_problems(history, stages, known=n_parameters is not None),
@@ -153,14 +160,6 @@ def inspect_history(history: Contents) -> HistoryOverview:
         ),
         metadata=dict(history.metadata),
     )
-
-
-def _movement_in_words(n_parameters: int | None, names: Sequence[str] | None) -> str:
-    if n_parameters is not None:
-        return "distance between consecutive parameters"
-    if names is not None:
-        return "largest change of a feature's mean total per episode, in standard errors"
-    return "unknown: neither parameters nor features are recorded"
 
 
 def _names(history: Contents) -> tuple[str, ...] | None:
@@ -234,11 +233,9 @@ def _movement(before: Stage, after: Stage) -> float | None:
 def _stage_problems(
     history: Contents, stages: Sequence[StageOverview], *, known: bool
 ) -> list[str]:
-    moved = [stage.movement for stage in stages]
-    sizes = [size for size in moved if size is not None]
     single = _have(stage.episodes == 1 for stage in stages)
     unseen = _have(not stage.last_observations for stage in stages)
-    still = _have(known and size == 0 for size in moved)
+    still = _have(known and stage.movement == 0 for stage in stages)
     problems = {
         "the recording was interrupted: later stages may be missing": not history.complete,
         "there is one stage only: learning is seen between stages, so record more": len(stages) < 2,
@@ -248,13 +245,18 @@ def _stage_problems(
         f"{still} the parameters of the stage before: the learner did not move": still,
         "no step changes the mean features by more than chance would (all below "
         f"{_NOTICEABLE:g} standard errors): record more episodes, or stages further apart": (
-            not known and sizes and max(sizes) < _NOTICEABLE
+            not known and _only_chance(stages)
         ),
         "no features are recorded: pass features=... when you infer a reward": (
             history.signature.n_features is None
         ),
     }
     return [problem for problem, found in problems.items() if found]
+
+
+def _only_chance(stages: Sequence[StageOverview]) -> bool:
+    sizes = [stage.movement for stage in stages if stage.movement is not None]
+    return bool(sizes) and max(sizes) < _NOTICEABLE
 
 
 def _feature_problems(moments: _Moments, names: Sequence[str]) -> list[str]:
@@ -338,7 +340,7 @@ def _kind_problems(whole: Mapping[str, bool]) -> list[str]:
 
 
 def _have(flags: Iterable[bool], most: int = 6) -> str:
-    """Flagged stages: stage 3 has; stages 0, 1 and 4 have; stages 0, 1, 2, 3, 4 and 17 more have."""
+    """In words: stage 3 has; stages 0, 1 and 4 have; stages 0, 1, 2, 3, 4 and 17 more have."""
     numbers = [str(t) for t, flag in enumerate(flags) if flag]
     if len(numbers) < 2:
         return "".join(f"stage {number} has" for number in numbers)

@@ -81,13 +81,7 @@ def check_plain_file(path: Path, limits: Limits, *, follow_links: bool = True) -
 
 @contextmanager
 def parsing(path: Path, *more: type[Exception], told: str = "truncated") -> Iterator[None]:
-    """Turn whatever a parser says about a malformed file into one sentence naming the file.
-
-    Args:
-        path: The file.
-        more: Exceptions of this parser, beyond those of any.
-        told: What else than corrupted the file may be.
-    """
+    """Turn what a parser says (`more`: its own exceptions) into one sentence naming the file."""
     malformed: tuple[type[Exception], ...] = (*_MALFORMED, *more)
     try:
         yield

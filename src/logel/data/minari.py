@@ -65,17 +65,15 @@ def read_minari(
     if len(datasets) == 0:
         raise HistoryError("a history needs at least one stage, but no dataset was given")
     cells = CellCount(limits or Limits())
-    stages, notes, returns = [], [], []
-    for t, dataset in enumerate(datasets):
-        stage, note, mean_return = _read_dataset(dataset, cells)
-        stages.append(stage)
-        notes.append(note)
-        returns.append(mean_return)
+    read = []
+    for dataset in datasets:
+        read.append(_read_dataset(dataset, cells))
         if progress is not None:
-            progress("reading", t + 1, len(datasets))
+            progress("reading", len(read), len(datasets))
+    stages, notes, returns = zip(*read, strict=True)
     known = {**notes[0].metadata, **(metadata or {})}
     if np.isfinite(returns).all():
-        known.setdefault("mean_returns", returns)
+        known.setdefault("mean_returns", list(returns))
     return Contents.from_stages(
         stages,
         learning_rates=all_or_none([note.learning_rate for note in notes[1:]]),
@@ -124,10 +122,11 @@ def _episode(where: str, raw: Mapping[str, Any]) -> Episode:
     actions, flags = arrays["actions"], arrays["terminations"]
     length = len(np.atleast_1d(actions))
     for part in ("rewards", "terminations"):
-        if arrays[part].shape != (length,) or arrays[part].dtype.kind not in "biuf":
+        kind, shape = arrays[part].dtype, arrays[part].shape
+        if shape != (length,) or kind.kind not in "biuf":
             raise HistoryError(
-                f"{where}, {part}: must be {length} numbers, one per action, but is "
-                f"{arrays[part].dtype} of shape {arrays[part].shape}"
+                f"{where}, {part}: must be {length} numbers, one per action, but is {kind} of "
+                f"shape {shape}"
             )
     if flags[:-1].any():
         raise HistoryError(
@@ -136,12 +135,14 @@ def _episode(where: str, raw: Mapping[str, Any]) -> Episode:
         )
     features = raw["features"]
     if features is not None:
-        features = _array(features, f"{where}, features")
-        if features.ndim == 2 and len(features) == length + 1:
-            # Minari's collector stores the info of the reset first; no step belongs to it.
-            features = features[1:]
+        features = _features(_array(features, f"{where}, features"), length)
     with named(where):
         return Episode(arrays["observations"], actions, features, bool(length and flags[-1]))
+
+
+def _features(features: Array, length: int) -> Array:
+    # Minari's collector stores the info of the reset first; no step belongs to it.
+    return features[1:] if features.ndim == 2 and len(features) == length + 1 else features
 
 
 def _array(value: Any, where: str) -> Array:
@@ -189,21 +190,24 @@ def _folder_episodes(
     }
     path = folder / _DATA
     with open_hdf5(path, cells) as file:
-        names = set(file.names())
-        total = declared.get("total_episodes", len(names))
-        wrong = sorted(names - {f"episode_{k}" for k in range(len(names))})[:3]
-        if total != len(names) or wrong:
-            told = ", ".join(map(shown, wrong)) or "fewer or more"
-            raise FormatError(
-                f"{path} must hold episode_0, episode_1, ... ({total!r:.20} of them, by its "
-                f"{_METADATA}), but holds {len(names)}: {told}"
-            )
-        for k in range(len(names)):
-            name = f"episode_{k}"
+        for name in _episode_names(file.names(), declared, path):
             raw: dict[str, Any] = {part: file.array(f"{name}/{part}") for part in _PARTS}
             raw["features"] = file.find(f"{name}/infos/features")
             _check_shapes(raw, shapes, f"{path}, {name}")
             yield f"{path}, {name}", raw
+
+
+def _episode_names(found: Sequence[str], declared: Mapping[str, Any], path: Path) -> list[str]:
+    names = [f"episode_{k}" for k in range(len(found))]
+    total = declared.get("total_episodes", len(found))
+    wrong = sorted(set(found).difference(names))[:3]
+    if total != len(found) or wrong:
+        told = ", ".join(map(shown, wrong)) or "fewer or more"
+        raise FormatError(
+            f"{path} must hold episode_0, episode_1, ... ({total!r:.20} of them, by its "
+            f"{_METADATA}), but holds {len(found)}: {told}"
+        )
+    return names
 
 
 def _check_shapes(

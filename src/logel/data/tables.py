@@ -17,9 +17,10 @@ live in a second table: stage, learning_rate (missing for stage 0), parameter_0,
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,14 +98,15 @@ def _indexed(kind: str, indices: Mapping[tuple[int, ...], str], where: str) -> _
     names = [indices[index] for index in sorted(indices)]
     shape = tuple(1 + max(axis) for axis in zip(*indices, strict=True))
     if math.prod(shape) != len(indices):
-        # Counted, not enumerated: an index may claim a shape no memory holds.
-        places = (_index(flat, shape) for flat in range(len(indices) + 1))
-        lacking = next(index for index in places if index not in indices)
-        raise HistoryError(
-            f"{where} must have a column {'_'.join([kind, *map(str, lacking)])}, because it has "
-            f"{names[-1]}"
-        )
+        lacking = "_".join([kind, *map(str, _first_gap(indices, shape))])
+        raise HistoryError(f"{where} must have a column {lacking}, because it has {names[-1]}")
     return _Indexed(names, shape)
+
+
+def _first_gap(indices: Container[tuple[int, ...]], shape: Sequence[int]) -> tuple[int, ...]:
+    # Counted, not enumerated: an index may claim a shape no memory holds.
+    places = (_index(flat, shape) for flat in itertools.count())
+    return next(index for index in places if index not in indices)
 
 
 def _index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
