@@ -25,10 +25,6 @@ _COLLINEAR = 1e-10
 _NOTICEABLE = 2.0
 # Between features whose spreads are further apart, what is 1 to one is rounding to the other.
 _SCALES_APART = 1e6
-_MEASURED = {
-    "parameters": "distance between consecutive parameters",
-    "features": "largest change of a feature's mean total per episode, in standard errors",
-}
 
 
 @dataclass(frozen=True)
@@ -148,9 +144,7 @@ def inspect_history(history: Contents) -> HistoryOverview:
         learning_rates_known=history.learning_rates is not None,
         complete=history.complete,
         own_episodes=history.own_episodes,
-        movement=_MEASURED["features" if n_parameters is None else "parameters"]
-        if names is not None or n_parameters is not None
-        else "unknown: neither parameters nor features are recorded",
+        movement=_measured(parameters=n_parameters is not None, features=names is not None),
         stages=tuple(stages),
         problems=(
             *_stage_problems(history, stages, known=n_parameters is not None),
@@ -160,6 +154,14 @@ def inspect_history(history: Contents) -> HistoryOverview:
         ),
         metadata=dict(history.metadata),
     )
+
+
+def _measured(*, parameters: bool, features: bool) -> str:
+    if parameters:
+        return "distance between consecutive parameters"
+    if features:
+        return "largest change of a feature's mean total per episode, in standard errors"
+    return "unknown: neither parameters nor features are recorded"
 
 
 def _names(history: Contents) -> tuple[str, ...] | None:

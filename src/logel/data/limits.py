@@ -61,8 +61,8 @@ class Limits:
 class CellCount:
     """Numbers read so far by one import, over all of its files."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, limits: Limits | None) -> None:
+        self.limits = limits or Limits()
         self._used = 0
 
     def add(self, cells: int, where: object) -> None:

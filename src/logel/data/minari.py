@@ -64,7 +64,7 @@ def read_minari(
         raise OptionError("from_minari needs a list of datasets or folders, one per stage")
     if len(datasets) == 0:
         raise HistoryError("a history needs at least one stage, but no dataset was given")
-    cells = CellCount(limits or Limits())
+    cells = CellCount(limits)
     read = []
     for dataset in datasets:
         read.append(_read_dataset(dataset, cells))
@@ -74,22 +74,23 @@ def read_minari(
     known = {**notes[0].metadata, **(metadata or {})}
     if np.isfinite(returns).all():
         known.setdefault("mean_returns", list(returns))
-    return Contents.from_stages(
-        stages,
-        learning_rates=all_or_none([note.learning_rate for note in notes[1:]]),
-        feature_names=_common_names(notes),
-        metadata=known,
-        own_episodes=notes[0].own_episodes if len({n.own_episodes for n in notes}) == 1 else None,
-    )
-
-
-def _common_names(notes: Sequence[_Notes]) -> tuple[str, ...] | None:
     names = {note.feature_names for note in notes}
     if len(names) > 1:
         raise HistoryError(
             f"the datasets name their features differently: {'; '.join(map(shown, names))}"
         )
-    return names.pop()
+    return Contents.from_stages(
+        stages,
+        learning_rates=all_or_none([note.learning_rate for note in notes[1:]]),
+        feature_names=names.pop(),
+        metadata=known,
+        own_episodes=_agreed([note.own_episodes for note in notes]),
+    )
+
+
+def _agreed(said: Sequence[bool | None]) -> bool | None:
+    """What all datasets say; they may come from different recordings."""
+    return said[0] if len(set(said)) == 1 else None
 
 
 def _read_dataset(dataset: Any, cells: CellCount) -> tuple[Stage, _Notes, float]:

@@ -51,7 +51,7 @@ def read_tables(
 ) -> tuple[Table, Table | None]:
     """The steps, and the second table if there is one; see `LearningHistory.from_csv`."""
     read = _READERS[file_format]
-    cells = CellCount(limits or Limits())
+    cells = CellCount(limits)
     sources = [paths] if isinstance(paths, str | PathLike) else list(paths)
     if not sources:
         raise OptionError("name at least one file to import")
