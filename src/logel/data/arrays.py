@@ -68,18 +68,10 @@ def cut_stages(
     features: Array | None = None,
     parameters: npt.ArrayLike | None = None,
 ) -> list[Stage]:
-    """Cut rows that are in order into stages.
+    """Cut rows that are in order into stages; see `Stage` for the shapes, over all episodes.
 
-    Args:
-        observations: In which an action was taken, shape (N, ...).
-        actions: Shape (N, ...).
-        stage_of: Stage of every episode, 0..m in order, shape (n_episodes,).
-        lengths: Number of rows of every episode.
-        terminated: Whether the environment ended the episode, shape (n_episodes,).
-        last_observations: Shape (n_episodes, ...), or None.
-        last_seen: Which of them were seen; a stage with one unseen is a stage without.
-        features: Shape (N, q), or None.
-        parameters: Shape (m + 1, d), or None.
+    Every episode has its stage (`stage_of`, 0..m in order). Of the last observations only those
+    that were seen count (`last_seen`), and a stage with one unseen is a stage without.
     """
     n_stages = int(stage_of[-1]) + 1
     bounds = np.searchsorted(stage_of, np.arange(n_stages + 1))

@@ -191,7 +191,7 @@ class LearningHistory(Contents):
             limits: How large the files may be.
             progress: Called after every dataset.
         """
-        return cls._of(read_minari(datasets, metadata, limits, progress))
+        return cls._of(read_minari(datasets, metadata or {}, limits, progress))
 
     def to_minari(self, folder: FilePath, *, progress: Progress | None = None) -> list[Path]:
         """Write one Minari dataset per stage into a new folder, and return their folders.

@@ -55,7 +55,7 @@ class _Notes:
 
 def read_minari(
     datasets: Sequence[Any],
-    metadata: Mapping[str, Any] | None,
+    metadata: Mapping[str, Any],
     limits: Limits | None,
     progress: Progress | None,
 ) -> Contents:
@@ -71,26 +71,30 @@ def read_minari(
         if progress is not None:
             progress("reading", len(read), len(datasets))
     stages, notes, returns = zip(*read, strict=True)
-    known = {**notes[0].metadata, **(metadata or {})}
+    known = {**notes[0].metadata, **metadata}
     if np.isfinite(returns).all():
         known.setdefault("mean_returns", list(returns))
+    return Contents.from_stages(
+        stages,
+        learning_rates=all_or_none([note.learning_rate for note in notes[1:]]),
+        feature_names=_common_names(notes),
+        metadata=known,
+        own_episodes=_agreed({note.own_episodes for note in notes}),
+    )
+
+
+def _agreed(said: set[bool | None]) -> bool | None:
+    # Datasets may come from different recordings.
+    return said.pop() if len(said) == 1 else None
+
+
+def _common_names(notes: Sequence[_Notes]) -> tuple[str, ...] | None:
     names = {note.feature_names for note in notes}
     if len(names) > 1:
         raise HistoryError(
             f"the datasets name their features differently: {'; '.join(map(shown, names))}"
         )
-    return Contents.from_stages(
-        stages,
-        learning_rates=all_or_none([note.learning_rate for note in notes[1:]]),
-        feature_names=names.pop(),
-        metadata=known,
-        own_episodes=_agreed([note.own_episodes for note in notes]),
-    )
-
-
-def _agreed(said: Sequence[bool | None]) -> bool | None:
-    """What all datasets say; they may come from different recordings."""
-    return said[0] if len(set(said)) == 1 else None
+    return names.pop()
 
 
 def _read_dataset(dataset: Any, cells: CellCount) -> tuple[Stage, _Notes, float]:

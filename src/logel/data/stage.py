@@ -100,12 +100,8 @@ class Episode:
                     f"have {features.shape}"
                 )
         # Frozen for everyone else.
-        self.__dict__.update(
-            actions=actions,
-            observations=observations,
-            features=features,
-            terminated=bool(self.terminated),
-        )
+        self.__dict__.update(observations=observations, actions=actions, features=features)
+        self.__dict__["terminated"] = bool(self.terminated)
 
     def __len__(self) -> int:
         return len(self.actions)

@@ -278,47 +278,37 @@ def table_of_stages(history: Contents) -> Table | None:
 
 
 def _table_of_stage(stage: Stage, index: int, names: Sequence[str] | None) -> Table:
-    last = stage.last_observations
-    lengths = stage.lengths + (last is not None)
-    n_rows = int(lengths.sum())
-    starts = np.cumsum(lengths) - lengths
-    ends = starts + lengths - 1
-    is_step = np.ones(n_rows, dtype=bool)
-    observations = np.empty((n_rows, *stage.observations.shape[1:]), stage.observations.dtype)
-    if last is not None:
-        is_step[ends] = False
-        observations[ends] = last
-    observations[is_step] = stage.observations
-    terminated = np.zeros(n_rows, dtype=bool)
-    terminated[ends - (last is not None)] = stage.terminated
-    episode = np.repeat(np.arange(stage.n_episodes), lengths)
-    columns = {
-        "stage": Column.of(np.full(n_rows, index)),
-        "episode": Column.of(episode),
-        "time": Column.of(np.arange(n_rows) - starts[episode]),
-    }
-    for name, values in _named("observation", observations):
-        columns[name] = Column.of(values)
-    for name, values in _named("action", stage.actions):
-        columns[name] = _spread(values, is_step)
+    numbers = np.arange(stage.n_episodes)
+    is_step = _with_last(stage, np.ones(stage.n_steps, dtype=bool), False)
+    terminated = np.zeros(stage.n_steps, dtype=bool)
+    terminated[stage.starts + stage.lengths - 1] = stage.terminated
+    observations = _with_last(stage, stage.observations, stage.last_observations)
+    steps = _named("action", stage.actions)
     if stage.features is not None:
         labels = _numbers(stage.features.shape[1]) if names is None else names
-        for label, values in zip(labels, stage.features.T, strict=True):
-            columns[_FEATURE + label] = _spread(values, is_step)
-    columns["terminated"] = Column(terminated, ~is_step)
-    return Table(columns, (Origin("the history", n_rows),))
+        steps |= dict(zip([_FEATURE + label for label in labels], stage.features.T, strict=True))
+    everywhere = {
+        "stage": np.full(len(is_step), index),
+        "episode": _with_last(stage, np.repeat(numbers, stage.lengths), numbers),
+        "time": _with_last(stage, stage.times, stage.lengths),
+        **_named("observation", observations),
+    }
+    columns = {name: Column.of(values) for name, values in everywhere.items()}
+    for name, values in {**steps, "terminated": terminated}.items():
+        columns[name] = Column.of(_with_last(stage, values, 0), ~is_step)
+    return Table(columns, (Origin("the history", len(is_step)),))
 
 
-def _named(kind: str, values: Array) -> list[tuple[str, Array]]:
+def _with_last(stage: Stage, values: Array, last: Any) -> Array:
+    """Values of the steps and, if last states were seen, one more row at the end of an episode."""
+    if stage.last_observations is None:
+        return values
+    return np.insert(values, stage.starts + stage.lengths, last, axis=0)
+
+
+def _named(kind: str, values: Array) -> dict[str, Array]:
     """One column per entry of an observation or action, with its index in its name."""
-    return [
-        ("_".join([kind, *map(str, index)]), values[(slice(None), *index)])
+    return {
+        "_".join([kind, *map(str, index)]): values[(slice(None), *index)]
         for index in np.ndindex(values.shape[1:])
-    ]
-
-
-def _spread(values: Array, is_step: Array) -> Column:
-    """Values of the steps, with missing entries in the other rows."""
-    spread = np.zeros(len(is_step), values.dtype)
-    spread[is_step] = values
-    return Column.of(spread, ~is_step)
+    }
