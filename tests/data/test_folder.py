@@ -111,6 +111,7 @@ def histories(draw: st.DrawFn) -> LearningHistory:
         learning_rates=rng.random(m - 1) + 1e-9 if m > 1 and draw(st.booleans()) else None,
         feature_names=names if with_names else None,
         metadata=draw(st.dictionaries(st.text(max_size=4), st.none() | st.floats(allow_nan=False))),
+        own_episodes=draw(st.sampled_from([None, False, True])),
     )
 
 
@@ -125,6 +126,7 @@ def test_what_is_saved_is_loaded(history: LearningHistory) -> None:
         assert loaded.signature == history.signature
         assert loaded.feature_names == history.feature_names
         assert loaded.complete and dict(loaded.metadata) == dict(history.metadata)
+        assert loaded.own_episodes is history.own_episodes
         np.testing.assert_array_equal(loaded.learning_rates, history.learning_rates)
         for one, two in zip(loaded, history, strict=True):
             for name in FIELDS:
@@ -150,6 +152,27 @@ def test_the_manifest_says_what_made_it(saved: Path) -> None:
     assert manifest["format_version"] == FORMAT_VERSION == 1
     assert {"python", "logel", "numpy", "torch"} <= manifest["packages"].keys()
     assert [entry["steps"] for entry in manifest["stages"]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_folders_from_before_the_field_say_whose_episodes_they_hold(
+    saved: Path, said: bool
+) -> None:
+    manifest = read_manifest(saved)
+    del manifest["own_episodes"]
+    metadata = {"learnt_from_these_episodes": said, "gamma": 0.9}
+    write_manifest(saved, {**manifest, "metadata": metadata})
+    loaded = LearningHistory.load(saved)
+    assert loaded.own_episodes is said and dict(loaded.metadata) == {"gamma": 0.9}
+    write_manifest(saved, {**manifest, "metadata": metadata, "own_episodes": not said})
+    assert LearningHistory.load(saved).own_episodes is not said, "the field is the newer word"
+
+
+@pytest.mark.parametrize("said", ["yes", 1, [], {}])
+def test_own_episodes_are_true_false_or_not_said(saved: Path, said: Any) -> None:
+    write_manifest(saved, {**read_manifest(saved), "own_episodes": said})
+    with pytest.raises(FormatError, match=r"manifest\.json .*own_episodes must be true, false or"):
+        LearningHistory.load(saved)
 
 
 def test_opening_reads_no_stage(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,6 +421,7 @@ def test_an_existing_path_is_refused_and_left_alone(saved: Path, tmp_path: Path)
         ({"metadata": {"x": object()}}, None, "metadata must be JSON-serialisable"),
         ({"feature_names": ["a"]}, None, "2 features, but 1 feature_names"),
         ({"feature_names": ["a", "a"]}, None, "must differ from each other"),
+        ({"own_episodes": "yes"}, None, "own_episodes must be True, False or None, but is 'yes'"),
         ({}, -0.5, "learning rates must be positive, but step 0 has -0.5"),
         ({}, float("nan"), "learning rates must be positive, but step 0 has nan"),
     ],

@@ -273,6 +273,7 @@ def test_episodes_and_stages_that_disagree_are_named(other: Episode, difference:
         ({"learning_rates": [np.inf]}, "learning rates must be finite"),
         ({"feature_names": ["a"]}, "2 features, but 1 feature_names"),
         ({"feature_names": ["a", "a"]}, "must differ from each other"),
+        ({"own_episodes": 1}, "own_episodes must be True, False or None, but is 1"),
     ],
 )
 def test_malformed_extras_are_refused(options: dict[str, Any], message: str) -> None:
@@ -328,5 +329,8 @@ def test_slices_follow_lists(case: tuple[int, int, None]) -> None:
 
 
 def test_a_slice_of_a_slice() -> None:
-    history = LearningHistory.from_episodes([[episode(t + 1)] for t in range(6)])
+    stages = [[episode(t + 1)] for t in range(6)]
+    history = LearningHistory.from_episodes(stages, own_episodes=True)
+    assert history.own_episodes is True and history.slice(1, 5).own_episodes is True
+    assert LearningHistory.from_stages(list(history)).own_episodes is None
     assert [stage.n_steps for stage in history.slice(1, 5).slice(1, -1)] == [3, 4]

@@ -222,6 +222,7 @@ def test_a_dataset_opened_with_minari_gives_the_same_history(tmp_path: Path) -> 
         learning_rates=[0.5],
         feature_names=["closeness"],
         metadata={"gamma": 0.9, "n_actions": 4},
+        own_episodes=True,
     )
     paths = history.to_minari(tmp_path / "my history")
     opened = [minari.MinariDataset(path / "data") for path in paths]
@@ -229,7 +230,7 @@ def test_a_dataset_opened_with_minari_gives_the_same_history(tmp_path: Path) -> 
     for source in (opened, paths, [path / "data" for path in paths]):
         back = LearningHistory.from_minari(source)
         assert_same_stages(back, history)
-        assert dict(back.metadata) == dict(history.metadata)
+        assert dict(back.metadata) == dict(history.metadata) and back.own_episodes is True
         parameters = back.parameters()
         assert parameters is not None and parameters.dtype == np.float32
         np.testing.assert_array_equal(back.learning_rates, [0.5])

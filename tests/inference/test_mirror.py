@@ -15,7 +15,7 @@ from logel.inference.mirror_solve import solve_movement
 from logel.inference.movement import Movement
 
 from linear_quadratic import GAMMA, NAMES, POLICY, TRUTH, learner_path, watched, with_one
-from logel.data.history import OWN_EPISODES, LearningHistory
+from logel.data.history import LearningHistory
 from logel.envs.tabular import random_mdp
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
 from logel.inference.estimate import RewardEstimate
@@ -263,7 +263,7 @@ def test_ridge_by_evidence_shrinks_what_is_not_seen() -> None:
 
 def test_own_episodes_are_signal() -> None:
     history = watched(1, n_episodes=100)
-    marked = replace(history, metadata={OWN_EPISODES: True})
+    marked = replace(history, own_episodes=True)
     plain, corrected = mirror(history, debias=False), mirror(history)
     np.testing.assert_array_equal(mirror(marked).weights, plain.weights)
     assert (corrected.weights != plain.weights).any()

@@ -22,7 +22,6 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
 from logel import HistoryRecorder, LearningHistory, MLPCategorical, MLPGaussian, SB3Policy
-from logel.data.history import OWN_EPISODES
 from logel.errors import FormatError, OptionError
 from logel.policies.sb3 import policy_parameters
 from logel.rewards.features import FunctionFeatures, StepFeatures
@@ -270,7 +269,7 @@ def test_some_updates_only_and_their_rates(tmp_path: Path) -> None:
     rates = 1 - (np.arange(8) + 1) / 8
     np.testing.assert_allclose([note["learning_rate"] for note in history.notes], rates[[1, 3, 5]])
     np.testing.assert_allclose(history.learning_rates, [rates[1] + rates[2], rates[3] + rates[4]])
-    assert history.metadata[OWN_EPISODES] is False, "half of what it learnt from is not kept"
+    assert history.own_episodes is False, "half of what it learnt from is not kept"
     np.testing.assert_array_equal(history.slice(1).notes[0]["update"], 3)
     history.save(tmp_path / "copy")
     assert LearningHistory.load(tmp_path / "copy").notes == history.notes
@@ -293,7 +292,7 @@ def test_metadata_and_returns(tmp_path: Path) -> None:
     history = LearningHistory.load(tmp_path / "h")
     facts = history.metadata
     assert facts["learner"] == "PPO" and facts["gamma"] == 0.99 and facts["why"] == "test"
-    assert facts[OWN_EPISODES] is True
+    assert history.own_episodes is True
     assert facts["n_actions"] == 3 and facts["policy"]["hidden"] == [64, 64]
     # Return: the sum of times 1..T and of the actions.
     stage = history[0]

@@ -19,8 +19,8 @@ from logel import __version__
 from logel.errors import LogelError, MissingExtraError
 
 if TYPE_CHECKING:
-    from logel.data.history import LearningHistory, StageSource
-    from logel.data.stage import Stage
+    from logel.data.history import LearningHistory
+    from logel.data.stage import Stage, StageSource
     from logel.types import Progress
 
 # Which extra installs what we import from it.

@@ -71,16 +71,10 @@ def import_history(
         with progress_bars(quiet or json_output) as report:
             history = LearningHistory.from_minari(sources, metadata=metadata, progress=report)
     else:
-        from logel.data.table_files import history_from_files
-
+        read = LearningHistory.from_csv if chosen == "csv" else LearningHistory.from_parquet
         with progress_bars(quiet or json_output) as report:
-            history = history_from_files(
-                sources,
-                file_format=chosen,
-                stages=stages,
-                ignore=ignore or (),
-                metadata=metadata,
-                progress=report,
+            history = read(
+                sources, stages=stages, ignore=ignore or (), metadata=metadata, progress=report
             )
     with progress_bars(quiet or json_output) as report:
         history.save(out, progress=report)
@@ -129,14 +123,15 @@ def export_history(
 
 
 def _export_tables(history: LearningHistory, out: Path, file_format: str) -> list[Path]:
-    from logel.data.table_files import save_stages, save_table
+    from logel.data.table_files import write_table
+    from logel.data.tables import table_of_stages, table_of_steps
 
     beside = _stages_beside(out)
     if beside.exists():
         raise FormatError(f"{beside} already exists: choose another path or remove it first")
-    written = [save_table(history, out, file_format=file_format)]
-    second = save_stages(history, beside, file_format=file_format)
-    return written if second is None else [*written, second]
+    written = [write_table(table_of_steps(history), out, file_format)]
+    second = table_of_stages(history)
+    return written if second is None else [*written, write_table(second, beside, file_format)]
 
 
 def _stages_beside(table: Path) -> Path:

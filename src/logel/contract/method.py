@@ -254,6 +254,7 @@ def _refeatured(
         learning_rates=history.learning_rates,
         feature_names=None if names is None else (*names, *more),
         metadata=history.metadata,
+        own_episodes=history.own_episodes,
     )
 
 

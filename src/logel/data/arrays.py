@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.history import LearningHistory
-from logel.data.stage import Stage
+from logel.data.contents import parameter_rows
+from logel.data.stage import Stage, named, taken
 from logel.errors import HistoryError
 from logel.types import Array
 
 
-def history_from_arrays(
+def stages_of_arrays(
     observations: npt.ArrayLike,
     actions: npt.ArrayLike,
-    *,
     stages: npt.ArrayLike,
     episodes: npt.ArrayLike,
-    features: npt.ArrayLike | None = None,
-    terminated: npt.ArrayLike | None = None,
-    last_observations: npt.ArrayLike | None = None,
-    parameters: npt.ArrayLike | None = None,
-    learning_rates: npt.ArrayLike | None = None,
-    feature_names: Sequence[str] | None = None,
-    metadata: Mapping[str, Any] | None = None,
-) -> LearningHistory:
-    """See `LearningHistory.from_arrays`."""
+    features: npt.ArrayLike | None,
+    terminated: npt.ArrayLike | None,
+    last_observations: npt.ArrayLike | None,
+    parameters: npt.ArrayLike | None,
+) -> list[Stage]:
+    """Check every row and cut them into stages; see `LearningHistory.from_arrays`."""
     rows = {"observations": _rows(observations, "observations"), "actions": _rows(actions)}
     if features is not None:
         rows["features"] = _rows(features, "features")
-    labels = {"stages": _labels(stages, "stages"), "episodes": _labels(episodes, "episodes")}
-    ended = np.zeros(len(rows["actions"]), dtype=bool)
-    if terminated is not None:
-        ended = _flags(terminated)
-    for name, array in {**rows, **labels, "terminated": ended}.items():
-        if len(array) != len(rows["actions"]):
-            raise HistoryError(
-                f"{name} must have {len(rows['actions'])} rows like actions, but has {len(array)}"
-            )
-    starts = episode_starts(labels["stages"], labels["episodes"])
-    lengths = np.diff(np.append(starts, len(ended)))
-    ends = starts + lengths - 1
+    n_rows = len(rows["actions"])
+    stage, episode = _labels(stages, "stages"), _labels(episodes, "episodes")
+    ended = np.zeros(n_rows, dtype=bool) if terminated is None else _flags(terminated)
+    for name, array in {**rows, "stages": stage, "episodes": episode, "terminated": ended}.items():
+        if len(array) != n_rows:
+            raise HistoryError(f"{name} must have {n_rows} rows like actions, but has {len(array)}")
+    starts = _episode_starts(stage, episode)
+    ends = np.append(starts[1:], n_rows) - 1
     early = ended.copy()
     early[ends] = False
     if early.any():
@@ -54,23 +43,20 @@ def history_from_arrays(
         raise HistoryError(
             f"last_observations must have {len(starts)} rows, one per episode, but has {len(last)}"
         )
-    return pack_history(
+    return cut_stages(
         rows["observations"],
         rows["actions"],
-        stage_of=labels["stages"][starts],
-        lengths=lengths,
+        stage_of=stage[starts],
+        lengths=ends - starts + 1,
         terminated=ended[ends],
         last_observations=last,
         last_seen=np.full(len(starts), last is not None),
         features=rows.get("features"),
         parameters=parameters,
-        learning_rates=learning_rates,
-        feature_names=feature_names,
-        metadata=metadata,
     )
 
 
-def pack_history(
+def cut_stages(
     observations: Array,
     actions: Array,
     *,
@@ -81,78 +67,49 @@ def pack_history(
     last_seen: Array,
     features: Array | None = None,
     parameters: npt.ArrayLike | None = None,
-    learning_rates: npt.ArrayLike | None = None,
-    feature_names: Sequence[str] | None = None,
-    metadata: Mapping[str, Any] | None = None,
-) -> LearningHistory:
-    """Cut rows that are in order into stages.
+) -> list[Stage]:
+    """Cut rows that are in order into stages; see `Stage` for the shapes, over all episodes.
 
-    Args:
-        observations: In which an action was taken, shape (N, ...).
-        actions: Shape (N, ...).
-        stage_of: Stage of every episode, 0..m in order, shape (n_episodes,).
-        lengths: Number of rows of every episode.
-        terminated: Whether the environment ended the episode, shape (n_episodes,).
-        last_observations: Shape (n_episodes, ...), or None.
-        last_seen: Which of them were seen; a stage with one unseen is a stage without.
-        features: Shape (N, q), or None.
-        parameters: Shape (m + 1, d), or None.
-        learning_rates: Shape (m,), or None.
-        feature_names: q names.
-        metadata: Anything worth keeping.
+    Every episode has its stage (`stage_of`, 0..m in order). Of the last observations only those
+    that were seen count (`last_seen`), and a stage with one unseen is a stage without.
     """
     n_stages = int(stage_of[-1]) + 1
-    table = None
-    if parameters is not None:
-        table = np.asarray(parameters)
-        if table.ndim != 2 or len(table) != n_stages:
-            raise HistoryError(
-                f"parameters must have shape ({n_stages}, d), one row per stage, but have "
-                f"{table.shape}"
-            )
     bounds = np.searchsorted(stage_of, np.arange(n_stages + 1))
     row_bounds = np.concatenate([[0], np.cumsum(lengths)])[bounds]
     stages = []
-    for t in range(n_stages):
+    for t, theta in enumerate(parameter_rows(parameters, n_stages)):
         own = slice(bounds[t], bounds[t + 1])
         rows = slice(row_bounds[t], row_bounds[t + 1])
-        seen = last_observations is not None and bool(last_seen[own].all())
-        try:
+        with named(f"stage {t}"):
             stage = Stage(
                 observations=observations[rows],
                 actions=actions[rows],
                 lengths=lengths[own],
                 terminated=terminated[own],
-                last_observations=last_observations[own]
-                if last_observations is not None and seen
-                else None,
-                features=None if features is None else features[rows],
-                parameters=None if table is None else table[t],
+                last_observations=taken(last_observations, own) if last_seen[own].all() else None,
+                features=taken(features, rows),
+                parameters=theta,
             )
-        except HistoryError as error:
-            raise HistoryError(f"stage {t}: {error}") from None
         stages.append(stage)
-    return LearningHistory.from_stages(
-        stages, learning_rates=learning_rates, feature_names=feature_names, metadata=metadata
-    )
+    return stages
 
 
-def episode_starts(stages: Array, episodes: Array) -> Array:
+def _episode_starts(stages: Array, episodes: Array) -> Array:
     """Rows at which an episode starts; refuses stages out of order and scattered episodes."""
     if len(stages) == 0:
         raise HistoryError("a history needs at least one row, but there are none")
     if stages[0] != 0:
         raise HistoryError(f"stages, row 0: {stages[0]}, but stages are numbered 0, 1, ...")
     steps = np.diff(stages)
-    if ((steps != 0) & (steps != 1)).any():
-        row = int(np.argmax((steps != 0) & (steps != 1))) + 1
+    jumps = (steps != 0) & (steps != 1)
+    if jumps.any():
+        row = int(np.argmax(jumps)) + 1
         told = "skips a stage" if steps[row - 1] > 1 else "goes back"
         raise HistoryError(
             f"stages, row {row}: {stages[row]} after {stages[row - 1]} {told}; sort the rows by "
             "stage and number the stages 0, 1, ..."
         )
-    new = np.concatenate([[True], (steps != 0) | (np.diff(episodes) != 0)])
-    starts = np.flatnonzero(new)
+    starts = np.flatnonzero(np.concatenate([[True], (steps != 0) | (np.diff(episodes) != 0)]))
     order = np.lexsort((episodes[starts], stages[starts]))
     same = (np.diff(stages[starts][order]) == 0) & (np.diff(episodes[starts][order]) == 0)
     if same.any():

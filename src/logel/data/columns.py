@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 import numpy as np
 
+from logel.data.limits import shown
+from logel.data.stage import storable
 from logel.errors import HistoryError
 from logel.types import Array
-
-
-def shown(name: object, most: int = 60) -> str:
-    """A stranger's text, short and without control characters, fit for a message."""
-    text = "".join(c if c.isprintable() else "?" for c in str(name)[: most + 1])
-    return text if len(text) <= most else f"{text[:most]}..."
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,15 +24,9 @@ class Column:
     def of(cls, values: Array, missing: Array | None = None) -> Column:
         """Whole numbers as 64-bit integers, floats as they are; NaN counts as missing."""
         absent = np.zeros(len(values), dtype=bool) if missing is None else missing
-        if values.dtype.kind == "f":
-            kind = np.float32 if values.dtype == np.float32 else np.float64
-            values = values.astype(kind, copy=False)
-            absent = absent | np.isnan(values)
-        elif values.dtype != bool:
-            if values.dtype == np.uint64 and values.max(initial=0) > np.iinfo(np.int64).max:
-                raise ValueError(f"must fit in 64-bit integers, but reaches {values.max()}")
-            values = values.astype(np.int64, copy=False)
-        return cls(values, absent)
+        if values.dtype == bool:
+            return cls(values, absent)
+        return cls(storable(values), absent | np.isnan(values))
 
     @property
     def kind(self) -> str:
@@ -87,105 +76,94 @@ class Table:
             row -= origin.n_rows
         raise IndexError(row)
 
-    def refuse(self, rows: Array, column: str, what: str) -> NoReturn:
-        """Raise for the first of some rows (a mask); `{value}` in `what` is filled in."""
-        row = int(np.argmax(rows))
-        value = self.columns[column].values[row] if column in self.columns else None
-        raise HistoryError(
-            f"{self.place(row)}, column {shown(column)}: {what.replace('{value}', str(value))}"
-        )
+    def refuse(self, rows: Array, column: str, what: str) -> None:
+        """Raise for the first of some rows (a mask), if any; `{value}` in `what` is filled in."""
+        if rows.any():
+            row = int(np.argmax(rows))
+            told = what.replace("{value}", str(self.columns[column].values[row]))
+            raise HistoryError(f"{self.place(row)}, column {shown(column)}: {told}")
 
     def complete(self, name: str) -> Array:
         """A column without missing or infinite entries."""
-        column = self.columns[name]
-        if column.missing.any():
-            self.refuse(column.missing, name, "is missing (empty or NaN), but every row needs it")
-        self.check_finite(name)
-        return column.values
+        missing = self.columns[name].missing
+        self.refuse(missing, name, "is missing (empty or NaN), but every row needs it")
+        return self.finite(name).values
 
-    def check_finite(self, name: str) -> None:
-        """Refuse infinities among the entries that are there."""
+    def finite(self, name: str) -> Column:
+        """A column without infinities among the entries that are there."""
         column = self.columns[name]
         wild = np.isinf(column.values) & ~column.missing
-        if wild.any():
-            self.refuse(wild, name, "must be finite, but is {value}")
+        self.refuse(wild, name, "must be finite, but is {value}")
+        return column
 
     def labels(self, name: str) -> Array:
         """A column of whole numbers, none missing."""
         column = self.columns[name]
-        if column.values.dtype.kind != "i" and not column.missing.all():
+        if column.values.dtype.kind != "i":
             self.refuse(~column.missing, name, f"must be whole numbers, but holds {column.kind}")
         return self.complete(name)
 
     def stack(self, names: Sequence[str], shape: tuple[int, ...]) -> Array:
         """Columns side by side, shape (n_rows, *shape): integers if all are, else floats."""
         columns = [self.columns[name] for name in names]
-        kinds = [np.dtype(np.int64) if c.values.dtype == bool else c.values.dtype for c in columns]
-        kind = np.result_type(*kinds)
-        for name, column in zip(names, columns, strict=True):
-            if kind.kind == "f" and column.values.dtype.kind == "i":
-                large = (column.values > 2**53) | (column.values < -(2**53))
-                if large.any():
-                    self.refuse(
-                        large, name, "{value} does not fit in a float like the columns beside it"
-                    )
-        rows = np.stack([column.values.astype(kind) for column in columns], axis=1)
-        rows[np.stack([column.missing for column in columns], axis=1)] = 0
+        kind = np.result_type(*[np.int64 if c.values.dtype == bool else c.values for c in columns])
+        rows = np.empty((self.n_rows, len(columns)), kind)
+        for k, (name, column) in enumerate(zip(names, columns, strict=True)):
+            values = column.values
+            if kind.kind == "f" and values.dtype.kind == "i":
+                # Beyond 2**53 a double skips whole numbers.
+                large = (values > 2**53) | (values < -(2**53))
+                told = "{value} does not fit in a float like the columns beside it"
+                self.refuse(large, name, told)
+            rows[:, k] = np.where(column.missing, 0, values)
         return rows.reshape(self.n_rows, *shape)
 
 
 def join(tables: Sequence[Table], *, column: str | None = None) -> Table:
     """Tables one below the other; they must have the same columns.
 
-    Args:
-        tables: At least one.
-        column: A column to add, holding the number of the table each row came from. A table that
-            has it already must hold just that number.
+    Into `column` goes the number of the table each row came from; a table that has that column
+    already must hold just this number.
     """
     if column is not None:
         tables = [_numbered(table, column, t) for t, table in enumerate(tables)]
     first = tables[0]
     for table in tables[1:]:
-        lacking, extra = first.columns.keys() - table.columns, table.columns.keys() - first.columns
-        if lacking or extra:
-            raise HistoryError(
-                f"{table.name} must have the columns of {first.name}, but "
-                + " and ".join(
-                    f"{verb} {', '.join(map(shown, sorted(names)[:5]))}"
-                    for verb, names in (("lacks", lacking), ("adds", extra))
-                    if names
-                )
-            )
+        _check_columns(table, first)
     return Table(
         {name: _join_columns([table.columns[name] for table in tables]) for name in first.columns},
         tuple(origin for table in tables for origin in table.origins),
     )
 
 
+def _check_columns(table: Table, first: Table) -> None:
+    here, there = table.columns.keys(), first.columns.keys()
+    differences = [
+        f"{verb} {', '.join(map(shown, sorted(names)[:5]))}"
+        for verb, names in (("lacks", there - here), ("adds", here - there))
+        if names
+    ]
+    if differences:
+        raise HistoryError(
+            f"{table.name} must have the columns of {first.name}, but {' and '.join(differences)}"
+        )
+
+
 def _join_columns(columns: Sequence[Column]) -> Column:
-    if len(columns) == 1:
-        return columns[0]
-    values = [column.values for column in columns]
-    if len({v.dtype.kind for v in values}) > 1:
-        # A file whose only entry is empty says nothing about the type of the column.
-        values = [
-            v[:0] if column.missing.all() else v for v, column in zip(values, columns, strict=True)
-        ]
-        kind = np.result_type(*[v.dtype for v in values if len(v)] or [np.dtype(np.float64)])
-        values = [column.values.astype(kind) for column in columns]
-    return Column(np.concatenate(values), np.concatenate([column.missing for column in columns]))
+    # A file whose only entries are empty says nothing about the type of the column.
+    telling = [column.values for column in columns if not column.missing.all()]
+    kind = np.result_type(*telling or [columns[0].values])
+    return Column(
+        np.concatenate([column.values.astype(kind, copy=False) for column in columns]),
+        np.concatenate([column.missing for column in columns]),
+    )
 
 
 def _numbered(table: Table, column: str, number: int) -> Table:
     if column in table.columns:
-        found = table.labels(column)
-        if (found != number).any():
-            table.refuse(
-                found != number,
-                column,
-                f"{{value}}, but this is file {number} of the {column}s, counted from 0; put all "
-                "in one file, or one in each",
-            )
+        told = f"this is file {number} of the {column}s, counted from 0"
+        wrong = table.labels(column) != number
+        table.refuse(wrong, column, f"{{value}}, but {told}; put all in one file, or one in each")
         return table
     numbers = Column.of(np.full(table.n_rows, number))
     return Table({column: numbers, **table.columns}, table.origins)

@@ -19,16 +19,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
-from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
-from logel.data.history import LearningHistory, check_feature_names
+from logel.data.contents import Contents, check_feature_names, check_own_episodes
+from logel.data.limits import FilePath, parsing
 from logel.data.stage import Signature, Stage, check_parameters, check_stage
 from logel.errors import FormatError, HistoryError
 from logel.types import Array, Progress
@@ -37,23 +36,18 @@ FORMAT = "logel-history"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 _STAGE_NAME = re.compile(r"stage-\d{5,9}\.safetensors")
+# Before there was a field, recorders noted `own_episodes` among the metadata under this name.
+_OWN_EPISODES = "learnt_from_these_episodes"
 # A manifest holds about 200 bytes per stage; anything near this limit is not one of ours.
 _MAX_MANIFEST_BYTES = 64 * 2**20
 
 
-def package_versions(
-    names: Sequence[str] = (
-        "logel",
-        "numpy",
-        "scipy",
-        "torch",
-        "gymnasium",
-        # Dynamics differ between versions of mujoco, learners between those of SB3.
-        "mujoco",
-        "stable-baselines3",
-        "sb3-contrib",
-    ),
-) -> dict[str, str]:
+# Dynamics differ between versions of mujoco, learners between those of SB3.
+_SIMULATED = ("gymnasium", "mujoco", "stable-baselines3", "sb3-contrib")
+_PACKAGES = ("logel", "numpy", "scipy", "torch", *_SIMULATED)
+
+
+def package_versions(names: Sequence[str] = _PACKAGES) -> dict[str, str]:
     """Versions of the packages that shaped a result, recorded beside it."""
     found = {"python": sys.version.split()[0]}
     for name in names:
@@ -75,14 +69,18 @@ def write_atomically(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def check_new_folder(path: Path) -> None:
+    """Refuse a path where something would be overwritten; an empty folder is as good as none."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FormatError(f"{path} already exists: choose another path or remove it first")
+
+
 @contextmanager
-def new_folder(path: str | PathLike[str]) -> Iterator[Path]:
+def new_folder(path: FilePath) -> Iterator[Path]:
     """A temporary folder beside `path` that becomes it if all goes well, and else vanishes."""
-    target = Path(path)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FormatError(f"{target} already exists: choose another path or remove it first")
+    check_new_folder(Path(path))
     # Absolute, so that `history/..` and the like have a name.
-    whole = target.resolve()
+    whole = Path(path).resolve()
     temporary = whole.with_name(f".{whole.name}.{os.getpid()}.tmp")
     try:
         temporary.mkdir(parents=True)
@@ -98,22 +96,27 @@ class HistoryWriter:
     """Writes a history stage by stage; whatever has been appended survives a crash.
 
     Use as a context manager: leaving it normally marks the history complete.
+
+    Args:
+        path: A new folder; it appears with the first stage.
+        feature_names: q names.
+        metadata: Anything worth keeping about the run, JSON-serialisable.
+        own_episodes: Whether every step is learnt from the very episodes that are appended, all of
+            them and no others. None: not said.
     """
 
     def __init__(
         self,
-        path: str | PathLike[str],
+        path: FilePath,
         *,
         feature_names: Sequence[str] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        own_episodes: bool | None = None,
     ) -> None:
         self.path = Path(path)
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise FormatError(f"{self.path} already exists: choose another path or remove it first")
-        try:
-            json.dumps(metadata)
-        except (TypeError, ValueError) as error:
-            raise HistoryError(f"metadata must be JSON-serialisable: {error}") from None
+        check_new_folder(self.path)
+        check_own_episodes(own_episodes)
+        _check_json("metadata", metadata)
         self._signature: Signature | None = None
         self._n_parameters: int | None = None
         self._manifest: dict[str, Any] = {
@@ -121,7 +124,8 @@ class HistoryWriter:
             "format_version": FORMAT_VERSION,
             "packages": package_versions(),
             "feature_names": None if feature_names is None else [str(n) for n in feature_names],
-            "metadata": {} if metadata is None else dict(metadata),
+            "metadata": dict(metadata or {}),
+            "own_episodes": own_episodes,
             "signature": None,
             "complete": False,
             "stages": [],
@@ -141,28 +145,13 @@ class HistoryWriter:
             learning_rate: Rate of the step that led to this stage, if known.
             notes: Facts about this stage, JSON-serialisable; see `LearningHistory.notes`.
         """
-        entries = self._manifest["stages"]
-        index = len(entries)
-        if self._signature is None:
-            if self._manifest["feature_names"] is not None:
-                check_feature_names(self._manifest["feature_names"], stage.signature.n_features)
-            self._signature, self._n_parameters = stage.signature, stage.n_parameters
-            self._manifest["signature"] = asdict(stage.signature)
-        check_stage(stage, index, self._signature)
-        check_parameters(stage, index, self._n_parameters)
-        if learning_rate is not None and not (learning_rate > 0 and math.isfinite(learning_rate)):
-            raise HistoryError(
-                f"learning rates must be positive, but step {index - 1} has {learning_rate}"
-            )
-        try:
-            json.dumps(notes, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise HistoryError(f"notes must be JSON-serialisable: {error}") from None
+        self._check(stage, learning_rate)
+        _check_json("notes", notes, allow_nan=False)
         arrays = {f.name: getattr(stage, f.name) for f in fields(stage)}
-        data = safetensors.numpy.save(
-            {name: np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
-        )
-        name = f"stage-{index:05d}.safetensors"
+        whole = {name: np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
+        data = safetensors.numpy.save(whole)
+        entries = self._manifest["stages"]
+        name = f"stage-{len(entries):05d}.safetensors"
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / name, data)
         entries.append(
@@ -180,6 +169,21 @@ class HistoryWriter:
         self._manifest["complete"] = False
         self._write_manifest()
 
+    def _check(self, stage: Stage, learning_rate: float | None) -> None:
+        """Refuse a stage unlike the first; the first one settles what they are like."""
+        index = len(self._manifest["stages"])
+        if self._signature is None:
+            if self._manifest["feature_names"] is not None:
+                check_feature_names(self._manifest["feature_names"], stage.signature.n_features)
+            self._signature, self._n_parameters = stage.signature, stage.n_parameters
+            self._manifest["signature"] = asdict(stage.signature)
+        check_stage(stage, index, self._signature)
+        check_parameters(stage, index, self._n_parameters)
+        if learning_rate is not None and not (learning_rate > 0 and math.isfinite(learning_rate)):
+            raise HistoryError(
+                f"learning rates must be positive, but step {index - 1} has {learning_rate}"
+            )
+
     def close(self) -> None:
         """Mark the history complete."""
         self._manifest["complete"] = True
@@ -193,28 +197,24 @@ class HistoryWriter:
     def __enter__(self) -> HistoryWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
 
 
-def save_history(
-    history: LearningHistory, path: str | PathLike[str], *, progress: Progress | None = None
-) -> None:
+def write_folder(history: Contents, path: FilePath, progress: Progress | None) -> None:
     """Write a whole history, one stage in memory at a time; all of it or nothing."""
-    rates = [None, *([None] * history.n_steps)]
-    if history.learning_rates is not None:
-        rates = [None, *history.learning_rates]
+    known = history.learning_rates
+    rates = [None, *([None] * history.n_steps if known is None else known)]
     notes = history.notes or ({},) * len(history)
-    names, metadata = history.feature_names, history.metadata
     with (
         new_folder(path) as folder,
-        HistoryWriter(folder, feature_names=names, metadata=metadata) as writer,
+        HistoryWriter(
+            folder,
+            feature_names=history.feature_names,
+            metadata=history.metadata,
+            own_episodes=history.own_episodes,
+        ) as writer,
     ):
         for t, (stage, rate, about) in enumerate(zip(history, rates, notes, strict=True)):
             writer.append(stage, learning_rate=rate, notes=about)
@@ -222,8 +222,14 @@ def save_history(
                 progress("writing", t + 1, len(history))
 
 
-@dataclass(frozen=True)
-class _StageFile:
+def _check_json(what: str, value: Any, *, allow_nan: bool = True) -> None:
+    try:
+        json.dumps(value, allow_nan=allow_nan)
+    except (TypeError, ValueError) as error:
+        raise HistoryError(f"{what} must be JSON-serialisable: {error}") from None
+
+
+class _StageFile(NamedTuple):
     """One line of the manifest, validated."""
 
     file: str
@@ -254,7 +260,7 @@ class _Folder:
                 f"stage {index}: {path} is corrupted or truncated (its sha256 is not the one in "
                 f"{MANIFEST}); restore it or leave the stage out"
             )
-        with _reading(path):
+        with parsing(path, safetensors.SafetensorError):
             arrays = safetensors.numpy.load(data)
         del data  # the arrays are copies: a large stage need not be held three times
         known = {f.name for f in fields(Stage)}
@@ -268,83 +274,86 @@ class _Folder:
         return stage
 
 
-def load_history(path: str | PathLike[str]) -> LearningHistory:
+def read_folder(path: FilePath) -> Contents:
     """Open a history; only the manifest is read."""
     folder = Path(path)
     manifest_path = folder / MANIFEST
-    if not folder.exists():
-        raise FormatError(f"{folder} is not a learning history: there is no such folder")
-    if not folder.is_dir():
-        raise FormatError(f"{folder} is not a learning history: it is a file, not a folder")
-    if not manifest_path.is_file():
-        raise FormatError(f"{folder} is not a learning history: there is no {MANIFEST} in it")
-    manifest = _read_json(manifest_path)
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise FormatError(f"{folder} is not a learning history: {manifest_path} has another format")
-    found = manifest.get("format_version")
-    if not isinstance(found, int) or found < 1:
-        raise FormatError(f"{manifest_path}: format_version must be a positive integer")
-    if found > FORMAT_VERSION:
-        raise FormatError(
-            f"{manifest_path} has format version {found}, but this logel reads up to "
-            f"{FORMAT_VERSION}: upgrade logel"
-        )
-    with _reading(manifest_path):
+    manifest = _read_manifest(folder)
+    with parsing(manifest_path):
         signature = _parse_signature(manifest["signature"])
         entries = tuple(_parse_entry(entry) for entry in manifest["stages"])
-        names = _parse_names(manifest["feature_names"])
+        names = parse_names(manifest["feature_names"])
         metadata = dict(manifest["metadata"])
+        own = own_episodes_of(manifest, metadata)
         complete = bool(manifest["complete"])
     if not entries:
         raise FormatError(f"{folder} holds no stage yet")
-    rates = [entry.learning_rate for entry in entries[1:]]
-    known = [rate for rate in rates if rate is not None]
-    learning_rates: Array | None = np.array(known) if rates and len(known) == len(rates) else None
     try:
-        return LearningHistory(
+        return Contents(
             source=_Folder(folder, entries, signature),
             signature=signature,
-            learning_rates=learning_rates,
+            learning_rates=all_or_none([entry.learning_rate for entry in entries[1:]]),
             feature_names=names,
             complete=complete,
             metadata=metadata,
             notes=tuple(entry.notes for entry in entries),
+            own_episodes=own,
         )
     except HistoryError as error:
         raise FormatError(f"{manifest_path}: {error}") from None
 
 
-def recorded_versions(path: str | PathLike[str]) -> dict[str, str]:
+def own_episodes_of(manifest: Mapping[str, Any], metadata: dict[str, Any]) -> bool | None:
+    """What a file says of its episodes, by the field or by the name it had among the metadata."""
+    before = metadata.pop(_OWN_EPISODES, None)
+    said = manifest.get("own_episodes")
+    if said is not None and not isinstance(said, bool):
+        raise ValueError(f"own_episodes must be true, false or null, not {said!r:.40}")
+    return said if said is not None or before is None else bool(before)
+
+
+def all_or_none(rates: Sequence[float | None]) -> Array | None:
+    """Learning rates, of use only if that of every step is known."""
+    known = [rate for rate in rates if rate is not None]
+    return np.array(known) if rates and len(known) == len(rates) else None
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    for wrong, why in (
+        (not folder.exists(), "there is no such folder"),
+        (not folder.is_dir(), "it is a file, not a folder"),
+        (not path.is_file(), f"there is no {MANIFEST} in it"),
+    ):
+        if wrong:
+            raise FormatError(f"{folder} is not a learning history: {why}")
+    manifest = _read_json(path)
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise FormatError(f"{folder} is not a learning history: {path} has another format")
+    found = manifest.get("format_version")
+    if not isinstance(found, int) or found < 1:
+        raise FormatError(f"{path}: format_version must be a positive integer")
+    if found > FORMAT_VERSION:
+        raise FormatError(
+            f"{path} has format version {found}, but this logel reads up to {FORMAT_VERSION}: "
+            "upgrade logel"
+        )
+    return manifest
+
+
+def recorded_versions(path: FilePath) -> dict[str, str]:
     """Versions of the packages that wrote a history, as its manifest tells them."""
     manifest_path = Path(path) / MANIFEST
     manifest = _read_json(manifest_path)
-    with _reading(manifest_path):
+    with parsing(manifest_path):
         return {str(name): str(found) for name, found in manifest["packages"].items()}
 
 
 def _read_json(path: Path) -> Any:
     if path.stat().st_size > _MAX_MANIFEST_BYTES:
         raise FormatError(f"{path} is larger than any manifest: not a learning history")
-    with _reading(path):
+    with parsing(path):
         return json.loads(path.read_bytes())
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn whatever a parser says about a malformed file into one sentence naming the file."""
-    try:
-        yield
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RecursionError,
-        OverflowError,
-        safetensors.SafetensorError,
-    ) as error:
-        reason = str(error) or type(error).__name__
-        raise FormatError(f"{path} is corrupted or truncated: {reason}") from None
 
 
 def _parse_signature(raw: Mapping[str, Any]) -> Signature:
@@ -358,11 +367,12 @@ def _parse_signature(raw: Mapping[str, Any]) -> Signature:
     )
 
 
-def _parse_names(raw: Any) -> tuple[str, ...] | None:
+def parse_names(raw: Any) -> tuple[str, ...] | None:
+    """Names of features out of JSON; null where there are none."""
     if raw is None:
         return None
     if not isinstance(raw, list) or not all(isinstance(name, str) for name in raw):
-        raise ValueError(f"feature_names must be a list of names, not {raw!r}")
+        raise ValueError(f"feature_names must be texts, not {raw!r:.80}")
     return tuple(raw)
 
 

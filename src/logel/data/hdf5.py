@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from logel.data.limits import CellCount, Limits, check_plain_file
-from logel.errors import FormatError, HistoryError, MissingExtraError
+from logel.data.limits import CellCount, check_plain_file, optional, parsing
+from logel.errors import FormatError
 from logel.types import Array
 
 # Deflate, shuffle, Fletcher32, n-bit, scale-offset and h5py's LZF: all part of the library itself.
@@ -26,34 +26,31 @@ _BUILT_IN_FILTERS = {1, 2, 3, 5, 6, 32000}
 class Hdf5Reader:
     """An open file out of which only plain arrays come, within limits."""
 
-    def __init__(self, file: Any, path: Path, limits: Limits, cells: CellCount) -> None:
+    def __init__(self, file: Any, path: Path, cells: CellCount) -> None:
         self._file = file
         self._path = path
-        self._limits = limits
         self._cells = cells
 
-    def names(self, group: str = "/") -> list[str]:
-        """Names inside a group."""
-        found = self._file if group == "/" else self._open(group)
-        if not hasattr(found, "keys"):
-            raise FormatError(f"{self._path}, {group}: must be a group")
-        self._limits.check("episodes", len(found), self._path)
-        return list(found)
-
-    def has(self, name: str) -> bool:
-        """Whether there is something of this name, followed through groups."""
-        parent, _, last = name.rpartition("/")
-        if parent and not self.has(parent):
-            return False
-        group = self._open(parent) if parent else self._file
-        return hasattr(group, "keys") and group.get(last, getlink=True) is not None
+    def names(self) -> list[str]:
+        """Names at the top of the file."""
+        self._cells.limits.check("episodes", len(self._file), self._path)
+        return list(self._file)
 
     def array(self, name: str) -> Array:
         """A dataset of numbers."""
+        values = self.find(name)
+        if values is None:
+            raise FormatError(f"{self._path} has no {name}")
+        return values
+
+    def find(self, name: str) -> Array | None:
+        """A dataset of numbers, or None when there is nothing of this name."""
         import h5py
 
         where = f"{self._path}, {name}"
         found = self._open(name)
+        if found is None:
+            return None
         if not isinstance(found, h5py.Dataset):
             raise FormatError(
                 f"{where}: must be one array of numbers, but is a group (a Dict or Tuple space?); "
@@ -65,14 +62,14 @@ class Hdf5Reader:
             raise FormatError(f"{where}: must have one row per time, but is a single value")
         if found.is_virtual or found.external:
             raise FormatError(f"{where}: keeps its data in another file, which is not followed")
-        self._check_filters(found, where)
+        _check_filters(found, where)
         if found.chunks is not None:
-            self._limits.check("cells", math.prod(found.chunks), f"{where}, in one chunk,")
+            self._cells.limits.check("cells", math.prod(found.chunks), f"{where}, in one chunk,")
         self._cells.add(math.prod(found.shape), where)
         return np.asarray(found[()])
 
     def _open(self, name: str) -> Any:
-        """Follow hard links only, one name at a time."""
+        """Follow hard links only, one name at a time; None where there is none."""
         import h5py
 
         at = self._file
@@ -81,7 +78,7 @@ class Hdf5Reader:
                 raise FormatError(f"{self._path}, {name}: {at.name} is not a group")
             link = at.get(part, getlink=True)
             if link is None:
-                raise FormatError(f"{self._path} has no {name}")
+                return None
             if not isinstance(link, h5py.HardLink):
                 raise FormatError(
                     f"{self._path}, {name}: is a link to somewhere else, which is not followed"
@@ -89,30 +86,22 @@ class Hdf5Reader:
             at = at[part]
         return at
 
-    def _check_filters(self, dataset: Any, where: str) -> None:
-        properties = dataset.id.get_create_plist()
-        for k in range(properties.get_nfilters()):
-            code = properties.get_filter(k)[0]
-            if code not in _BUILT_IN_FILTERS:
-                raise FormatError(
-                    f"{where}: is packed with filter {code}, which would need a plug-in; store it "
-                    "without, or with gzip"
-                )
+
+def _check_filters(dataset: Any, where: str) -> None:
+    properties = dataset.id.get_create_plist()
+    for k in range(properties.get_nfilters()):
+        code = properties.get_filter(k)[0]
+        if code not in _BUILT_IN_FILTERS:
+            raise FormatError(
+                f"{where}: is packed with filter {code}, which would need a plug-in; store it "
+                "without, or with gzip"
+            )
 
 
 @contextmanager
-def open_hdf5(path: Path, limits: Limits, cells: CellCount) -> Iterator[Hdf5Reader]:
+def open_hdf5(path: Path, cells: CellCount) -> Iterator[Hdf5Reader]:
     """Open a file for reading; whatever the library says of it becomes one sentence."""
-    try:
-        import h5py
-    except ImportError:
-        raise MissingExtraError("h5py", "minari") from None
-    check_plain_file(path, limits, follow_links=False)
-    try:
-        with h5py.File(path, "r") as file:
-            yield Hdf5Reader(file, path, limits, cells)
-    except (FormatError, HistoryError):
-        raise
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError, MemoryError) as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise FormatError(f"{path} is corrupted or truncated: {reason}") from None
+    h5py = optional("h5py", "minari")
+    check_plain_file(path, cells.limits, follow_links=False)
+    with parsing(path, OSError, RuntimeError, MemoryError), h5py.File(path, "r") as file:
+        yield Hdf5Reader(file, path, cells)

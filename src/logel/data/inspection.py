@@ -7,13 +7,13 @@ inspected. Nothing here estimates a reward.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from logel.data.history import LearningHistory
+from logel.data.contents import Contents
 from logel.data.stage import Signature, Stage
 from logel.types import Array
 
@@ -23,6 +23,7 @@ _OUTLIER = 1000.0
 _COLLINEAR = 1e-10
 # Below this many standard errors a change of the mean features is no sign of learning.
 _NOTICEABLE = 2.0
+# Between features whose spreads are further apart, what is 1 to one is rounding to the other.
 _SCALES_APART = 1e6
 
 
@@ -63,6 +64,7 @@ class HistoryOverview:
         n_parameters: Number of policy parameters, or None when they are unknown.
         learning_rates_known: Whether learning rates were recorded.
         complete: Whether the recording ended normally.
+        own_episodes: Whether the learner learnt from these very episodes; None: not said.
         movement: What the stages' `movement` measures.
         stages: One overview per stage.
         problems: Sentences; none if nothing looks wrong.
@@ -75,6 +77,7 @@ class HistoryOverview:
     n_parameters: int | None
     learning_rates_known: bool
     complete: bool
+    own_episodes: bool | None
     movement: str
     stages: tuple[StageOverview, ...]
     problems: tuple[str, ...]
@@ -117,45 +120,51 @@ class _Moments:
         return self.products / self.count - np.outer(mean, mean)
 
 
-def inspect_history(history: LearningHistory) -> HistoryOverview:
+def inspect_history(history: Contents) -> HistoryOverview:
     """Look at every stage once."""
     names = _names(history)
-    moments = None if names is None else _Moments(len(names))
+    moments = _Moments(len(names or ()))
     stages: list[StageOverview] = []
-    problems: list[str] = []
-    kinds = {"observations": True, "actions": True}
+    outliers: list[str] = []
+    whole = {"observations": True, "actions": True}
     before: Stage | None = None
     for t, stage in enumerate(history):
-        if moments is not None and stage.features is not None:
+        if stage.features is not None:
             moments.add(stage.features)
-        problems += _outliers(stage, t, names)
-        for part in kinds:
-            kinds[part] = kinds[part] and _whole(getattr(stage, part))
+        outliers += _outliers(stage, t, names)
+        whole = {part: so_far and _whole(getattr(stage, part)) for part, so_far in whole.items()}
         stages.append(_stage_overview(history, stage, t, before))
         before = stage
-    known = before is not None and before.parameters is not None
-    if moments is not None and names is not None:
-        problems = _feature_problems(moments, names) + problems
-    problems = _stage_problems(history, stages, known=known) + problems + _kind_problems(kinds)
+    n_parameters = None if before is None else before.n_parameters
     return HistoryOverview(
         observations=_describe(history.signature, "observation"),
         actions=_describe(history.signature, "action"),
         feature_names=names,
-        n_parameters=None if before is None else before.n_parameters,
+        n_parameters=n_parameters,
         learning_rates_known=history.learning_rates is not None,
         complete=history.complete,
-        movement="distance between consecutive parameters"
-        if known
-        else "largest change of a feature's mean total per episode, in standard errors"
-        if names is not None
-        else "unknown: neither parameters nor features are recorded",
+        own_episodes=history.own_episodes,
+        movement=_measured(parameters=n_parameters is not None, features=names is not None),
         stages=tuple(stages),
-        problems=tuple(problems),
+        problems=(
+            *_stage_problems(history, stages, known=n_parameters is not None),
+            *([] if names is None else _feature_problems(moments, names)),
+            *outliers,
+            *_kind_problems(whole),
+        ),
         metadata=dict(history.metadata),
     )
 
 
-def _names(history: LearningHistory) -> tuple[str, ...] | None:
+def _measured(*, parameters: bool, features: bool) -> str:
+    if parameters:
+        return "distance between consecutive parameters"
+    if features:
+        return "largest change of a feature's mean total per episode, in standard errors"
+    return "unknown: neither parameters nor features are recorded"
+
+
+def _names(history: Contents) -> tuple[str, ...] | None:
     q = history.signature.n_features
     if q is None:
         return None
@@ -170,7 +179,7 @@ def _describe(signature: Signature, part: str) -> str:
 
 
 def _stage_overview(
-    history: LearningHistory, stage: Stage, index: int, before: Stage | None
+    history: Contents, stage: Stage, index: int, before: Stage | None
 ) -> StageOverview:
     lengths = stage.lengths
     return StageOverview(
@@ -187,7 +196,7 @@ def _stage_overview(
     )
 
 
-def _mean_return(history: LearningHistory, index: int) -> float | None:
+def _mean_return(history: Contents, index: int) -> float | None:
     """What a recorder noted of the stage, or an import of all stages; both may hold anything."""
     noted = history.notes[index].get("mean_return") if history.notes else None
     returns = history.metadata.get("mean_returns")
@@ -206,13 +215,12 @@ def _movement(before: Stage, after: Stage) -> float | None:
         return float(np.linalg.norm(after.parameters - before.parameters))
     if before.features is None or after.features is None:
         return None
-    totals = [
-        np.add.reduceat(stage.features.astype(np.float64), stage.starts, axis=0)
-        for stage in (before, after)
-        if stage.features is not None
-    ]
-    if min(map(len, totals)) < 2:
+    if min(before.n_episodes, after.n_episodes) < 2:
         return None
+    totals = [
+        np.add.reduceat(features.astype(np.float64), starts, axis=0)
+        for features, starts in ((before.features, before.starts), (after.features, after.starts))
+    ]
     change = totals[1].mean(axis=0) - totals[0].mean(axis=0)
     error = np.sqrt(sum(t.var(axis=0, ddof=1) / len(t) for t in totals))
     moved = np.abs(change) > 0
@@ -225,38 +233,32 @@ def _movement(before: Stage, after: Stage) -> float | None:
 
 
 def _stage_problems(
-    history: LearningHistory, stages: Sequence[StageOverview], *, known: bool
+    history: Contents, stages: Sequence[StageOverview], *, known: bool
 ) -> list[str]:
-    problems = []
-    if not history.complete:
-        problems.append("the recording was interrupted: later stages may be missing")
-    if len(stages) < 2:
-        problems.append("there is one stage only: learning is seen between stages, so record more")
-    if single := [t for t, stage in enumerate(stages) if stage.episodes == 1]:
-        problems.append(
-            f"{_list('stage', single)} {_have(single)} a single episode: nothing tells how much "
-            "chance there is in it"
-        )
-    if unseen := [t for t, stage in enumerate(stages) if not stage.last_observations]:
-        problems.append(
-            f"{_list('stage', unseen)} {_have(unseen)} no last observations: features that look at "
-            "the next state cannot be computed there"
-        )
-    moved = [stage.movement for stage in stages[1:]]
-    if known and (still := [t for t, size in enumerate(moved, start=1) if size == 0]):
-        problems.append(
-            f"{_list('stage', still)} {_have(still)} the parameters of the stage before: the "
-            "learner did not move"
-        )
-    sizes = [size for size in moved if size is not None]
-    if not known and sizes and max(sizes) < _NOTICEABLE:
-        problems.append(
-            "no step changes the mean features by more than chance would (all below "
-            f"{_NOTICEABLE:g} standard errors): record more episodes, or stages further apart"
-        )
-    if history.signature.n_features is None:
-        problems.append("no features are recorded: pass features=... when you infer a reward")
-    return problems
+    single = _have(stage.episodes == 1 for stage in stages)
+    unseen = _have(not stage.last_observations for stage in stages)
+    still = _have(known and stage.movement == 0 for stage in stages)
+    problems = {
+        "the recording was interrupted: later stages may be missing": not history.complete,
+        "there is one stage only: learning is seen between stages, so record more": len(stages) < 2,
+        f"{single} a single episode: nothing tells how much chance there is in it": single,
+        f"{unseen} no last observations: features that look at the next state cannot be computed "
+        "there": unseen,
+        f"{still} the parameters of the stage before: the learner did not move": still,
+        "no step changes the mean features by more than chance would (all below "
+        f"{_NOTICEABLE:g} standard errors): record more episodes, or stages further apart": (
+            not known and _only_chance(stages)
+        ),
+        "no features are recorded: pass features=... when you infer a reward": (
+            history.signature.n_features is None
+        ),
+    }
+    return [problem for problem, found in problems.items() if found]
+
+
+def _only_chance(stages: Sequence[StageOverview]) -> bool:
+    sizes = [stage.movement for stage in stages if stage.movement is not None]
+    return bool(sizes) and max(sizes) < _NOTICEABLE
 
 
 def _feature_problems(moments: _Moments, names: Sequence[str]) -> list[str]:
@@ -339,16 +341,11 @@ def _kind_problems(whole: Mapping[str, bool]) -> list[str]:
     ]
 
 
-def _have(indices: Sequence[int]) -> str:
-    return "has" if len(indices) == 1 else "have"
-
-
-def _list(what: str, indices: Sequence[int], most: int = 6) -> str:
-    """Numbers in words: stage 3; stages 0, 1 and 4; stages 0, 1, 2, 3, 4 and 17 more."""
-    if len(indices) == 1:
-        return f"{what} {indices[0]}"
-    if len(indices) > most:
-        shown, rest = indices[: most - 1], f"{len(indices) - most + 1} more"
-    else:
-        shown, rest = indices[:-1], str(indices[-1])
-    return f"{what}s {', '.join(map(str, shown))} and {rest}"
+def _have(flags: Iterable[bool], most: int = 6) -> str:
+    """In words: stage 3 has; stages 0, 1 and 4 have; stages 0, 1, 2, 3, 4 and 17 more have."""
+    numbers = [str(t) for t, flag in enumerate(flags) if flag]
+    if len(numbers) < 2:
+        return "".join(f"stage {number} has" for number in numbers)
+    if len(numbers) > most:
+        numbers[most - 1 :] = [f"{len(numbers) - most + 1} more"]
+    return f"stages {', '.join(numbers[:-1])} and {numbers[-1]} have"

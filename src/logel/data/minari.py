@@ -3,42 +3,43 @@
 Only episodes are read. A dataset's metadata can name an environment whose construction runs any
 code, so nothing is ever built from it: a folder is read here, file by file, without Minari; a
 dataset the user opened is asked for its episodes only. Reward features are `infos["features"]`;
-what logel knows beyond Minari's format is under the key "logel" of a dataset's metadata.
+what logel knows beyond Minari's format is under the key "logel" of a dataset's metadata. A history
+knows neither environment nor rewards: what is written derives spaces from the data, and rewards are
+NaN.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from logel.data.columns import shown
-from logel.data.hdf5 import Hdf5Reader, open_hdf5
-from logel.data.history import LearningHistory
-from logel.data.limits import CellCount, Limits, check_plain_file
-from logel.data.stage import Episode, Stage
+from logel.data.contents import Contents
+from logel.data.folder import all_or_none, new_folder, own_episodes_of, parse_names
+from logel.data.hdf5 import open_hdf5
+from logel.data.limits import (
+    CellCount,
+    FilePath,
+    Limits,
+    check_plain_file,
+    optional,
+    parsing,
+    shown,
+)
+from logel.data.stage import Episode, Stage, named
 from logel.errors import FormatError, HistoryError, OptionError
 from logel.types import Array, Progress
 
-LOGEL_KEY = "logel"
+_KEY = "logel"
 _METADATA, _DATA = "metadata.json", "main_data.hdf5"
-
-
-@dataclass(frozen=True, eq=False)
-class _Raw:
-    """One episode as Minari stores it, not yet checked."""
-
-    name: str
-    observations: Any
-    actions: Any
-    rewards: Any
-    terminations: Any
-    features: Any
+_PARTS = ("observations", "actions", "rewards", "terminations")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,111 +50,111 @@ class _Notes:
     learning_rate: float | None = None
     feature_names: tuple[str, ...] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    own_episodes: bool | None = None
 
 
-def history_from_minari(
+def read_minari(
     datasets: Sequence[Any],
-    *,
-    metadata: Mapping[str, Any] | None = None,
-    limits: Limits | None = None,
-    progress: Progress | None = None,
-) -> LearningHistory:
+    metadata: Mapping[str, Any],
+    limits: Limits | None,
+    progress: Progress | None,
+) -> Contents:
     """See `LearningHistory.from_minari`."""
     if isinstance(datasets, str | PathLike) or not isinstance(datasets, Sequence):
         raise OptionError("from_minari needs a list of datasets or folders, one per stage")
     if len(datasets) == 0:
         raise HistoryError("a history needs at least one stage, but no dataset was given")
-    limits = limits or Limits()
-    stages, notes, returns = [], [], []
     cells = CellCount(limits)
-    for t, dataset in enumerate(datasets):
-        stage, note, mean_return = _read_stage(dataset, limits, cells)
-        stages.append(stage)
-        notes.append(note)
-        returns.append(mean_return)
+    read = []
+    for dataset in datasets:
+        read.append(_read_dataset(dataset, cells))
         if progress is not None:
-            progress("reading", t + 1, len(datasets))
+            progress("reading", len(read), len(datasets))
+    stages, notes, returns = zip(*read, strict=True)
+    known = {**notes[0].metadata, **metadata}
+    if np.isfinite(returns).all():
+        known.setdefault("mean_returns", list(returns))
+    return Contents.from_stages(
+        stages,
+        learning_rates=all_or_none([note.learning_rate for note in notes[1:]]),
+        feature_names=_common_names(notes),
+        metadata=known,
+        own_episodes=_agreed({note.own_episodes for note in notes}),
+    )
+
+
+def _agreed(said: set[bool | None]) -> bool | None:
+    # Datasets may come from different recordings.
+    return said.pop() if len(said) == 1 else None
+
+
+def _common_names(notes: Sequence[_Notes]) -> tuple[str, ...] | None:
     names = {note.feature_names for note in notes}
     if len(names) > 1:
         raise HistoryError(
             f"the datasets name their features differently: {'; '.join(map(shown, names))}"
         )
-    kept = {**notes[0].metadata, **(metadata or {})}
-    if all(np.isfinite(returns)):
-        kept.setdefault("mean_returns", returns)
-    rates = [note.learning_rate for note in notes[1:]]
-    return LearningHistory.from_stages(
-        stages,
-        learning_rates=[float(rate) for rate in rates if rate is not None]
-        if rates and None not in rates
-        else None,
-        feature_names=notes[0].feature_names,
-        metadata=kept,
-    )
+    return names.pop()
 
 
-def _read_stage(dataset: Any, limits: Limits, cells: CellCount) -> tuple[Stage, _Notes, float]:
+def _read_dataset(dataset: Any, cells: CellCount) -> tuple[Stage, _Notes, float]:
     """One dataset: its stage, logel's notes, and the mean return (NaN when unknown)."""
     if isinstance(dataset, str | PathLike):
         name, folder = str(dataset), _data_folder(Path(dataset))
-        declared = _read_metadata(folder / _METADATA, limits)
-        raw_episodes = _folder_episodes(folder, declared, limits, cells)
+        declared = _read_metadata(folder / _METADATA, cells.limits)
+        raw_episodes = _folder_episodes(folder, declared, cells)
     elif hasattr(dataset, "iterate_episodes"):
         stored = getattr(getattr(dataset, "storage", None), "data_path", None)
         name = str(stored or "the dataset")
-        declared = {} if stored is None else _read_metadata(Path(stored) / _METADATA, limits)
+        declared = {} if stored is None else _read_metadata(Path(stored) / _METADATA, cells.limits)
         raw_episodes = _object_episodes(dataset, name)
     else:
         raise OptionError(
             f"from_minari needs folders or opened Minari datasets, not {type(dataset).__name__}"
         )
     episodes, returns = [], []
-    for raw in raw_episodes:
-        episodes.append(_episode(raw))
-        returns.append(float(np.sum(np.asarray(raw.rewards, dtype=float))))
-    notes = _notes(declared, name)
-    try:
+    for where, raw in raw_episodes:
+        episodes.append(_episode(where, raw))
+        returns.append(float(np.sum(np.asarray(raw["rewards"], dtype=float))))
+    notes = _parse_notes(declared.get(_KEY), f"{name}, {_METADATA}, key {_KEY!r}")
+    with named(name):
         return Stage.from_episodes(episodes, notes.parameters), notes, float(np.mean(returns))
-    except HistoryError as error:
-        raise HistoryError(f"{name}: {error}") from None
 
 
-def _episode(raw: _Raw) -> Episode:
-    """Check one episode; messages name the dataset, the episode and the array."""
-    arrays = {}
-    for part in ("observations", "actions", "rewards", "terminations", "features"):
-        value = getattr(raw, part)
-        if value is None and part == "features":
-            continue
-        if isinstance(value, Mapping | tuple):
-            raise HistoryError(
-                f"{raw.name}, {part}: must be one array, but is a {type(value).__name__}; flatten "
-                "it first"
-            )
-        arrays[part] = np.asarray(value)
-    length = len(np.atleast_1d(arrays["actions"]))
-    flags = arrays["terminations"]
+def _episode(where: str, raw: Mapping[str, Any]) -> Episode:
+    """Check one episode; what `raw` holds is not even known to be arrays."""
+    arrays = {part: _array(raw[part], f"{where}, {part}") for part in _PARTS}
+    actions, flags = arrays["actions"], arrays["terminations"]
+    length = len(np.atleast_1d(actions))
     for part in ("rewards", "terminations"):
-        if arrays[part].shape != (length,) or arrays[part].dtype.kind not in "biuf":
+        kind, shape = arrays[part].dtype, arrays[part].shape
+        if shape != (length,) or kind.kind not in "biuf":
             raise HistoryError(
-                f"{raw.name}, {part}: must be {length} numbers, one per action, but is "
-                f"{arrays[part].dtype} of shape {arrays[part].shape}"
+                f"{where}, {part}: must be {length} numbers, one per action, but is {kind} of "
+                f"shape {shape}"
             )
     if flags[:-1].any():
         raise HistoryError(
-            f"{raw.name}, terminations: true at time {int(np.argmax(flags))}, but the episode "
+            f"{where}, terminations: true at time {int(np.argmax(flags))}, but the episode "
             f"continues to time {length - 1}"
         )
-    features = arrays.get("features")
-    if features is not None and features.ndim == 2 and len(features) == length + 1:
-        # Minari's collector stores the info of the reset first; no step belongs to it.
-        features = features[1:]
-    try:
-        return Episode(
-            arrays["observations"], arrays["actions"], features, bool(length and flags[-1])
-        )
-    except HistoryError as error:
-        raise HistoryError(f"{raw.name}: {error}") from None
+    features = raw["features"]
+    if features is not None:
+        features = _features(_array(features, f"{where}, features"), length)
+    with named(where):
+        return Episode(arrays["observations"], actions, features, bool(length and flags[-1]))
+
+
+def _features(features: Array, length: int) -> Array:
+    # Minari's collector stores the info of the reset first; no step belongs to it.
+    return features[1:] if features.ndim == 2 and len(features) == length + 1 else features
+
+
+def _array(value: Any, where: str) -> Array:
+    if isinstance(value, Mapping | tuple):
+        kind = type(value).__name__
+        raise HistoryError(f"{where}: must be one array, but is a {kind}; flatten it first")
+    return np.asarray(value)
 
 
 # --- reading --------------------------------------------------------------------------------
@@ -172,61 +173,58 @@ def _data_folder(path: Path) -> Path:
 def _read_metadata(path: Path, limits: Limits) -> dict[str, Any]:
     check_plain_file(path, limits, follow_links=False)
     limits.check("metadata_bytes", path.stat().st_size, path)
-    try:
+    with parsing(path):
         found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path} is corrupted or truncated: {error}") from None
     if not isinstance(found, dict):
         raise FormatError(f"{path} must hold the metadata of a Minari dataset")
     return found
 
 
 def _folder_episodes(
-    folder: Path, declared: Mapping[str, Any], limits: Limits, cells: CellCount
-) -> Iterator[_Raw]:
+    folder: Path, declared: Mapping[str, Any], cells: CellCount
+) -> Iterator[tuple[str, dict[str, Any]]]:
     if declared.get("data_format", "hdf5") != "hdf5":
         raise FormatError(
             f"{folder} stores its data as {declared['data_format']!r:.40}: only hdf5 is read from "
             "a folder; open a dataset you trust with minari.load_dataset and pass it instead"
         )
+    spaces = {part: f"{part.removesuffix('s')}_space" for part in ("observations", "actions")}
     shapes = {
-        part: _declared_shape(declared.get(f"{part}_space"), f"{folder / _METADATA}, {part}_space")
-        for part in ("observation", "action")
+        part: _declared_shape(declared.get(space), f"{folder / _METADATA}, {space}")
+        for part, space in spaces.items()
     }
-    with open_hdf5(folder / _DATA, limits, cells) as file:
-        names = set(file.names())
-        total = declared.get("total_episodes", len(names))
-        wrong = sorted(names - {f"episode_{k}" for k in range(len(names))})[:3]
-        if total != len(names) or wrong:
-            told = ", ".join(map(shown, wrong)) or "fewer or more"
-            raise FormatError(
-                f"{folder / _DATA} must hold episode_0, episode_1, ... ({total!r:.20} of them, by "
-                f"its {_METADATA}), but holds {len(names)}: {told}"
-            )
-        for k in range(len(names)):
-            yield _stored_episode(file, folder / _DATA, f"episode_{k}", shapes)
+    path = folder / _DATA
+    with open_hdf5(path, cells) as file:
+        for name in _episode_names(file.names(), declared, path):
+            raw: dict[str, Any] = {part: file.array(f"{name}/{part}") for part in _PARTS}
+            raw["features"] = file.find(f"{name}/infos/features")
+            _check_shapes(raw, shapes, f"{path}, {name}")
+            yield f"{path}, {name}", raw
 
 
-def _stored_episode(
-    file: Hdf5Reader, path: Path, name: str, shapes: Mapping[str, tuple[int, ...] | None]
-) -> _Raw:
-    arrays = {
-        part: file.array(f"{name}/{part}")
-        for part in ("observations", "actions", "rewards", "terminations")
-    }
+def _episode_names(found: Sequence[str], declared: Mapping[str, Any], path: Path) -> list[str]:
+    names = [f"episode_{k}" for k in range(len(found))]
+    total = declared.get("total_episodes", len(found))
+    wrong = sorted(set(found).difference(names))[:3]
+    if total != len(found) or wrong:
+        told = ", ".join(map(shown, wrong)) or "fewer or more"
+        raise FormatError(
+            f"{path} must hold episode_0, episode_1, ... ({total!r:.20} of them, by its "
+            f"{_METADATA}), but holds {len(found)}: {told}"
+        )
+    return names
+
+
+def _check_shapes(
+    raw: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...] | None], where: str
+) -> None:
     for part, shape in shapes.items():
-        found = arrays[f"{part}s"].shape[1:]
+        found = raw[part].shape[1:]
         if shape is not None and found != shape:
             raise HistoryError(
-                f"{path}, {name}/{part}s: has rows of shape {found}, but the space declares "
-                f"{shape} (images packed as JPEG are not read)"
+                f"{where}/{part}: has rows of shape {found}, but the space declares {shape} "
+                "(images packed as JPEG are not read)"
             )
-    features = f"{name}/infos/features"
-    return _Raw(
-        name=f"{path}, {name}",
-        features=file.array(features) if file.has(features) else None,
-        **arrays,
-    )
 
 
 def _declared_shape(space: Any, where: str) -> tuple[int, ...] | None:
@@ -249,35 +247,126 @@ def _declared_shape(space: Any, where: str) -> tuple[int, ...] | None:
     raise FormatError(f"{where}: {kind!r:.40} is not an array of numbers; flatten it first")
 
 
-def _object_episodes(dataset: Any, name: str) -> Iterator[_Raw]:
+def _object_episodes(dataset: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for k, episode in enumerate(dataset.iterate_episodes()):
-        infos = episode.infos or {}
-        yield _Raw(
-            name=f"{name}, episode {k}",
-            observations=episode.observations,
-            actions=episode.actions,
-            rewards=episode.rewards,
-            terminations=episode.terminations,
-            features=infos.get("features"),
-        )
+        raw = {part: getattr(episode, part) for part in _PARTS}
+        yield f"{name}, episode {k}", {**raw, "features": (episode.infos or {}).get("features")}
 
 
-def _notes(declared: Mapping[str, Any], name: str) -> _Notes:
-    raw = declared.get(LOGEL_KEY)
+def _parse_notes(raw: Any, where: str) -> _Notes:
     if raw is None:
         return _Notes()
     try:
-        names, rate, parameters = (
-            raw.get(key) for key in ("feature_names", "learning_rate", "parameters")
-        )
-        if names is not None and not all(isinstance(one, str) for one in names):
-            raise ValueError(f"feature_names must be texts, not {names!r:.80}")
+        metadata = dict(raw.get("metadata") or {})
         precision = np.float32 if raw.get("parameter_type") == "float32" else np.float64
         return _Notes(
-            None if parameters is None else np.array(parameters, dtype=precision),
-            None if rate is None else float(rate),
-            None if names is None else tuple(names),
-            dict(raw.get("metadata") or {}),
+            parameters=_if_known(raw, "parameters", partial(np.array, dtype=precision)),
+            learning_rate=_if_known(raw, "learning_rate", float),
+            feature_names=parse_names(raw.get("feature_names")),
+            metadata=metadata,
+            own_episodes=own_episodes_of(raw, metadata),
         )
     except (AttributeError, ValueError, TypeError, OverflowError) as error:
-        raise FormatError(f"{name}, {_METADATA}, key {LOGEL_KEY!r}: {error}") from None
+        raise FormatError(f"{where}: {error}") from None
+
+
+def _if_known(raw: Mapping[str, Any], key: str, parse: Callable[[Any], Any]) -> Any:
+    return None if raw.get(key) is None else parse(raw[key])
+
+
+# --- writing --------------------------------------------------------------------------------
+
+
+def write_minari(history: Contents, folder: FilePath, progress: Progress | None) -> list[Path]:
+    """See `LearningHistory.to_minari`."""
+    for package in ("minari", "h5py"):
+        optional(package, "minari")  # their parts are imported where they are used
+    target = Path(folder)
+    namespace = re.sub(r"[^-\w]", "_", target.name) or "history"
+    names = [f"stage-{t:05d}-v0" for t in range(len(history))]
+    with new_folder(target) as temporary:
+        spaces = {
+            "observation_space": _space(history, "observations", "n_states"),
+            "action_space": _space(history, "actions", "n_actions"),
+        }
+        for t, (stage, name) in enumerate(zip(history, names, strict=True)):
+            data = temporary / name / "data"
+            data.mkdir(parents=True)
+            notes = _stage_notes(history, stage, t)
+            _write_dataset(stage, data, f"{namespace}/{name}", spaces, notes)
+            if progress is not None:
+                progress("writing", t + 1, len(history))
+    return [target / name for name in names]
+
+
+def _write_dataset(
+    stage: Stage, data: Path, dataset_id: str, spaces: Mapping[str, Any], notes: Mapping[str, Any]
+) -> None:
+    import minari
+    from minari.data_collector import EpisodeBuffer
+    from minari.dataset.minari_storage import MinariStorage
+
+    storage = MinariStorage.new(data, data_format="hdf5", jpeg_encoding=False, **spaces)
+    storage.update_metadata(
+        {
+            "dataset_id": dataset_id,
+            "minari_version": minari.__version__,
+            "description": "One stage of a learning history, written by logel; rewards are unknown",
+            _KEY: notes,
+        }
+    )
+    storage.update_episodes(
+        EpisodeBuffer(
+            observations=episode.observations,
+            actions=episode.actions,
+            # Unknown is not zero: whoever needs rewards should notice.
+            rewards=np.full(len(episode), np.nan),
+            terminations=_at_end(len(episode), episode.terminated),
+            truncations=_at_end(len(episode), not episode.terminated),
+            infos=None if episode.features is None else {"features": episode.features},
+        )
+        for episode in stage.episodes
+    )
+
+
+def _stage_notes(history: Contents, stage: Stage, index: int) -> dict[str, Any]:
+    rates, parameters = history.learning_rates, stage.parameters
+    return {
+        "stage": index,
+        "feature_names": None if history.feature_names is None else list(history.feature_names),
+        "parameters": None if parameters is None else parameters.tolist(),
+        "parameter_type": None if parameters is None else parameters.dtype.name,
+        "learning_rate": None if rates is None or index == 0 else float(rates[index - 1]),
+        "metadata": dict(history.metadata),
+        "own_episodes": history.own_episodes,
+    }
+
+
+def _at_end(length: int, value: bool) -> Array:
+    flags = np.zeros(length, dtype=bool)
+    flags[-1] = value
+    return flags
+
+
+def _space(history: Contents, part: str, key: str) -> Any:
+    """A Gymnasium space that holds all observations or actions of a history."""
+    from gymnasium import spaces
+
+    first: Array = getattr(history[0], part)
+    shape, kind = first.shape[1:], first.dtype
+    if kind.kind == "f":
+        return spaces.Box(-np.inf, np.inf, shape, kind.type)
+    ranges = np.array([_range(stage, part) for stage in history])
+    low, high = int(ranges.min()), int(ranges.max())
+    count = history.metadata.get(key)
+    n = max(high + 1, count if isinstance(count, int) else 0)
+    if shape == () and low >= 0 and n <= np.iinfo(np.int32).max:
+        return spaces.Discrete(n)
+    return spaces.Box(low, high, shape, np.int64)
+
+
+def _range(stage: Stage, part: str) -> tuple[int, int]:
+    values: Array = getattr(stage, part)
+    last = stage.last_observations if part == "observations" else None
+    found = [values] if last is None else [values, last]
+    return min(int(array.min()) for array in found), max(int(array.max()) for array in found)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from logel.data.history import LearningHistory
-    from logel.inference.estimate import RewardEstimate
+from logel.data.contents import Contents
+from logel.data.limits import shown
 
 # Names shown before the rest is only counted, and characters of each.
 _MOST_NAMES, _LONGEST = 8, 40
@@ -18,10 +17,12 @@ _MOST_NAMES, _LONGEST = 8, 40
 _NOTED = ("environment", "learner", "gamma", "seed")
 
 
-def estimate_line(estimate: RewardEstimate) -> str:
-    """The largest weights, and how far to trust them, in one line."""
+def estimate_line(estimate: Any) -> str:
+    """The largest weights of a `RewardEstimate`, and how far to trust them, in one line."""
     order = np.sort(np.argsort(-np.abs(estimate.weights), kind="stable")[:_MOST_NAMES])
-    pairs = [f"{_short(estimate.feature_names[j])}={estimate.weights[j]:.3g}" for j in order]
+    pairs = [
+        f"{shown(estimate.feature_names[j], _LONGEST)}={estimate.weights[j]:.3g}" for j in order
+    ]
     hidden = len(estimate.weights) - len(order)
     more = f" and {hidden} smaller" if hidden else ""
     return (
@@ -30,19 +31,21 @@ def estimate_line(estimate: RewardEstimate) -> str:
     )
 
 
-def history_line(history: LearningHistory) -> str:
+def history_line(history: Contents) -> str:
     """Size and kinds of a history in one line; reads no stage."""
     facts = _facts(history)
     parts = [facts.pop("stages"), *(f"{key} {value}" for key, value in facts.items())]
     return f"LearningHistory({'; '.join(parts)})"
 
 
-def history_html(history: LearningHistory) -> str:
+def history_html(history: Contents) -> str:
     """The facts of a history as a small table; reads no stage, and escapes every name."""
     cell = 'style="text-align:left;padding:2px 12px 2px 0"'
+    metadata, plain = history.metadata, (str, int, float)
+    noted = {key: str(metadata[key]) for key in _NOTED if isinstance(metadata.get(key), plain)}
     rows = "".join(
         f"<tr><th {cell}>{escaped(key)}</th><td {cell}>{escaped(value)}</td></tr>"
-        for key, value in (_facts(history) | _noted(history)).items()
+        for key, value in (_facts(history) | noted).items()
     )
     return (
         f'<div><b>Learning history</b></div><table style="border-collapse:collapse">{rows}</table>'
@@ -55,7 +58,7 @@ def escaped(text: str) -> str:
     return html.escape(text.encode("utf-8", "replace").decode()[:600], quote=True)
 
 
-def _facts(history: LearningHistory) -> dict[str, str]:
+def _facts(history: Contents) -> dict[str, str]:
     signature = history.signature
     interrupted = "" if history.complete else ", recording interrupted"
     return {
@@ -65,12 +68,6 @@ def _facts(history: LearningHistory) -> dict[str, str]:
         "features": _features(history.feature_names, signature.n_features),
         "learning rates": "unknown" if history.learning_rates is None else "known",
     }
-
-
-def _noted(history: LearningHistory) -> dict[str, str]:
-    metadata = history.metadata
-    plain = (str, int, float)
-    return {key: str(metadata[key]) for key in _NOTED if isinstance(metadata.get(key), plain)}
 
 
 def _kind(shape: tuple[int, ...], discrete: bool) -> str:
@@ -83,12 +80,6 @@ def _features(names: Sequence[str] | None, number: int | None) -> str:
         return "not recorded"
     if names is None:
         return f"{number} without names"
-    shown = ", ".join(_short(name) for name in names[:_MOST_NAMES])
+    listed = ", ".join(shown(name, _LONGEST) for name in names[:_MOST_NAMES])
     hidden = len(names) - _MOST_NAMES
-    return f"{shown} and {hidden} more" if hidden > 0 else shown
-
-
-def _short(name: str) -> str:
-    """A stranger's name on one line."""
-    plain = "".join(c if c.isprintable() else "?" for c in name)
-    return plain if len(plain) <= _LONGEST else f"{plain[:_LONGEST]}..."
+    return f"{listed} and {hidden} more" if hidden > 0 else listed

@@ -50,29 +50,23 @@ class Rollout:
     features: Array | None = None
 
     def __post_init__(self) -> None:
-        for name in ("observations", "actions", "terminated", "truncated"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, None if value is None else np.asarray(value))
+        arrays = {
+            name: np.asarray(value) for name, value in vars(self).items() if value is not None
+        }
+        self.__dict__.update(arrays)  # frozen for everyone else
         if self.actions.ndim < 2 or 0 in self.actions.shape[:2]:
             raise HistoryError(
                 f"actions of a rollout must have shape (T, n, ...), but have {self.actions.shape}"
             )
         shape = self.actions.shape[:2]
-        for name in ("observations", "terminated", "truncated", "next_observations", "features"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            value = np.asarray(value)
-            object.__setattr__(self, name, value)
-            if value.shape[:2] != shape:
+        for name, array in arrays.items():
+            if array.shape[:2] != shape:
                 raise HistoryError(
                     f"{name} must start with the shape {shape} of the actions, but have shape "
-                    f"{value.shape}"
+                    f"{array.shape}"
                 )
-        for name in ("terminated", "truncated"):
-            value = getattr(self, name)
-            if value is not None and value.shape != shape:
-                raise HistoryError(f"{name} must have shape {shape}, but have {value.shape}")
+            if name in ("terminated", "truncated") and array.shape != shape:
+                raise HistoryError(f"{name} must have shape {shape}, but have {array.shape}")
 
     def stage(self, parameters: Array | None = None) -> Stage:
         """The episodes, environment after environment.

@@ -7,8 +7,10 @@ sum over steps; `Stage.episodes` gives the episodes back as views.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,20 +25,38 @@ def frozen(values: npt.ArrayLike, what: str, *, real: bool = False) -> Array:
         array = np.array(values)
     except ValueError as error:
         raise HistoryError(f"{what} cannot be made an array: {error}") from None
-    if array.dtype.kind in "bui" and not real:
-        if array.dtype == np.uint64 and array.max(initial=0) > np.iinfo(np.int64).max:
-            raise HistoryError(f"{what} must fit in 64-bit integers, but reach {array.max()}")
-        array = array.astype(np.int64, copy=False)
-    elif array.dtype.kind in "buif":
-        kind = np.float32 if array.dtype == np.float32 else np.float64
-        array = array.astype(kind, copy=False)
-    else:
+    if array.dtype.kind not in "buif":
         raise HistoryError(f"{what} must be numbers, not {array.dtype}")
+    with named(what, sep=" "):
+        array = storable(array.astype(np.float64) if real and array.dtype.kind != "f" else array)
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise HistoryError(f"{what} must be finite, but entry {index} is {array[index]}")
     array.setflags(write=False)
     return array
+
+
+def storable(array: Array) -> Array:
+    """Floats as 32-bit or 64-bit ones, whole numbers and flags as 64-bit integers."""
+    if array.dtype.kind == "f":
+        return array.astype(np.float32 if array.dtype == np.float32 else np.float64, copy=False)
+    if array.dtype == np.uint64 and array.max(initial=0) > np.iinfo(np.int64).max:
+        raise HistoryError(f"must fit in 64-bit integers, but reaches {array.max()}")
+    return array.astype(np.int64, copy=False)
+
+
+@contextmanager
+def named(where: str, sep: str = ": ") -> Iterator[None]:
+    """Say where the data are that something is wrong with."""
+    try:
+        yield
+    except HistoryError as error:
+        raise HistoryError(f"{where}{sep}{error}") from None
+
+
+def taken(values: Array | None, rows: Array | slice) -> Array | None:
+    """Some rows of what may not have been recorded."""
+    return None if values is None else values[rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +99,9 @@ class Episode:
                     f"features must have shape ({length}, q) to go with {length} actions, but "
                     f"have {features.shape}"
                 )
-        object.__setattr__(self, "actions", actions)
-        object.__setattr__(self, "observations", observations)
-        object.__setattr__(self, "features", features)
-        object.__setattr__(self, "terminated", bool(self.terminated))
+        # Frozen for everyone else.
+        self.__dict__.update(observations=observations, actions=actions, features=features)
+        self.__dict__["terminated"] = bool(self.terminated)
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -105,6 +124,17 @@ class Signature:
     discrete_observations: bool
     discrete_actions: bool
     n_features: int | None
+
+    @classmethod
+    def of(cls, data: Episode | Stage) -> Signature:
+        """What the arrays of an episode or of a stage look like."""
+        return cls(
+            observation_shape=data.observations.shape[1:],
+            action_shape=data.actions.shape[1:],
+            discrete_observations=data.observations.dtype.kind == "i",
+            discrete_actions=data.actions.dtype.kind == "i",
+            n_features=None if data.features is None else data.features.shape[1],
+        )
 
     def differences(self, other: Signature) -> str:
         """The fields that differ, with both values, for an error message."""
@@ -139,41 +169,25 @@ class Stage:
     parameters: Array | None = None
 
     def __post_init__(self) -> None:
-        lengths = frozen(self.lengths, "lengths")
-        if lengths.ndim != 1 or len(lengths) == 0:
-            raise HistoryError("a stage needs at least one episode, but has none")
-        if lengths.dtype.kind != "i":
-            raise HistoryError(f"lengths must be whole numbers, not {lengths.dtype}")
-        if (lengths < 1).any():
-            episode = int(np.argmax(lengths < 1))
-            raise HistoryError(f"episode {episode} needs at least one action, but has none")
-        if lengths.max() > np.iinfo(np.int64).max // len(lengths):
-            # Their sum would wrap around and could agree with the number of rows by accident.
-            raise HistoryError(f"lengths must sum to the number of rows, but reach {lengths.max()}")
+        lengths = _checked_lengths(self.lengths)
         terminated = np.array(self.terminated, dtype=bool)
         terminated.setflags(write=False)
-        rows: dict[str, tuple[Array | None, int]] = {
-            "observations": (frozen(self.observations, "observations"), int(lengths.sum())),
-            "actions": (frozen(self.actions, "actions"), int(lengths.sum())),
-            "terminated": (terminated, len(lengths)),
-            "last_observations": (None, len(lengths)),
-            "features": (None, int(lengths.sum())),
-            "parameters": (None, 0),
-        }
-        for name, real in (("last_observations", False), ("features", True), ("parameters", True)):
+        self.__dict__.update(lengths=lengths, terminated=terminated)
+        _check_rows(terminated, "terminated", len(lengths))
+        n_steps = int(lengths.sum())
+        rows = {"observations": n_steps, "actions": n_steps, "features": n_steps}
+        for name in (*rows, "last_observations", "parameters"):
             value = getattr(self, name)
-            if value is not None:
-                rows[name] = (frozen(value, name, real=real), rows[name][1])
-        object.__setattr__(self, "lengths", lengths)
-        for name, (array, expected) in rows.items():
-            if (
-                array is not None
-                and name != "parameters"
-                and (array.ndim == 0 or len(array) != expected)
-            ):
-                found = "a scalar" if array.ndim == 0 else f"{len(array)}"
-                raise HistoryError(f"{name} must have {expected} rows, but has {found}")
-            object.__setattr__(self, name, array)
+            if value is None and name not in ("observations", "actions"):
+                continue
+            array = frozen(value, name, real=name in ("features", "parameters"))
+            if name != "parameters":
+                _check_rows(array, name, rows.get(name, len(lengths)))
+            self.__dict__[name] = array
+        self._check_shapes()
+
+    def _check_shapes(self) -> None:
+        """Refuse rows of the wrong shape; their number is right."""
         if self.terminated.ndim != 1:
             raise HistoryError(
                 f"terminated must be flat, one entry per episode, but has {self.terminated.shape}"
@@ -184,38 +198,24 @@ class Stage:
             raise HistoryError(
                 f"parameters of a stage must be flat, but have shape {self.parameters.shape}"
             )
-        last = self.last_observations
-        if last is not None and last.shape[1:] != self.observations.shape[1:]:
+        last, shape = self.last_observations, self.observations.shape[1:]
+        if last is not None and last.shape[1:] != shape:
             raise HistoryError(
-                f"last observations have shape {last.shape[1:]}, but the others "
-                f"{self.observations.shape[1:]}"
+                f"last observations have shape {last.shape[1:]}, but the others {shape}"
             )
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode], parameters: Array | None = None) -> Stage:
         """Pack episodes; they must agree in shapes, and all or none carry features."""
-        if len(episodes) == 0:
-            raise HistoryError("a stage needs at least one episode, but has none")
-        first = _episode_signature(episodes[0])
-        for n, episode in enumerate(episodes):
-            if (signature := _episode_signature(episode)) != first:
-                raise HistoryError(
-                    f"episode {n} disagrees with episode 0: {signature.differences(first)}"
-                )
-        seen = [len(episode.observations) > len(episode) for episode in episodes]
+        _check_alike(episodes)
+        features = [e.features for e in episodes if e.features is not None]
         return cls(
             observations=np.concatenate([e.observations[: len(e)] for e in episodes]),
             actions=np.concatenate([e.actions for e in episodes]),
             lengths=np.array([len(e) for e in episodes]),
             terminated=np.array([e.terminated for e in episodes]),
-            # A stage with one unseen last state is treated as one without: a half-known column
-            # would make features computed from it depend on which episodes happen to be kept.
-            last_observations=np.stack([e.observations[-1] for e in episodes])
-            if all(seen)
-            else None,
-            features=None
-            if first.n_features is None
-            else np.concatenate([e.features for e in episodes if e.features is not None]),
+            last_observations=_last_observations(episodes),
+            features=np.concatenate(features) if features else None,
             parameters=parameters,
         )
 
@@ -255,13 +255,7 @@ class Stage:
     @property
     def signature(self) -> Signature:
         """Shapes and kinds, to be compared with those of other stages."""
-        return Signature(
-            observation_shape=self.observations.shape[1:],
-            action_shape=self.actions.shape[1:],
-            discrete_observations=self.observations.dtype.kind == "i",
-            discrete_actions=self.actions.dtype.kind == "i",
-            n_features=None if self.features is None else self.features.shape[1],
-        )
+        return Signature.of(self)
 
     @property
     def episodes(self) -> Iterator[Episode]:
@@ -271,8 +265,8 @@ class Stage:
             observations = self.observations[rows]
             if self.last_observations is not None:
                 observations = np.concatenate([observations, self.last_observations[n : n + 1]])
-            features = None if self.features is None else self.features[rows]
-            yield Episode(observations, self.actions[rows], features, bool(self.terminated[n]))
+            features, ended = taken(self.features, rows), bool(self.terminated[n])
+            yield Episode(observations, self.actions[rows], features, ended)
 
     def next_observations(self) -> Array:
         """The state each step led to, shape (N, ...)."""
@@ -299,27 +293,61 @@ class Stage:
         lengths = self.lengths[episodes]
         offsets = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         rows = np.repeat(self.starts[episodes], lengths) + offsets
-        return Stage(
+        return replace(
+            self,
             observations=self.observations[rows],
             actions=self.actions[rows],
             lengths=lengths,
             terminated=self.terminated[episodes],
-            last_observations=None
-            if self.last_observations is None
-            else self.last_observations[episodes],
-            features=None if self.features is None else self.features[rows],
-            parameters=self.parameters,
+            last_observations=taken(self.last_observations, episodes),
+            features=taken(self.features, rows),
         )
 
 
-def _episode_signature(episode: Episode) -> Signature:
-    return Signature(
-        observation_shape=episode.observations.shape[1:],
-        action_shape=episode.actions.shape[1:],
-        discrete_observations=episode.observations.dtype.kind == "i",
-        discrete_actions=episode.actions.dtype.kind == "i",
-        n_features=None if episode.features is None else episode.features.shape[1],
-    )
+def _last_observations(episodes: Sequence[Episode]) -> Array | None:
+    # A stage with one unseen last state is treated as one without: a half-known column would
+    # make features computed from it depend on which episodes happen to be kept.
+    seen = all(len(episode.observations) > len(episode) for episode in episodes)
+    return np.stack([episode.observations[-1] for episode in episodes]) if seen else None
+
+
+class StageSource(Protocol):
+    """Where the stages of a history come from: memory, or a folder read on demand."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Stage: ...
+
+
+def _checked_lengths(values: npt.ArrayLike) -> Array:
+    lengths = frozen(values, "lengths")
+    if lengths.ndim != 1 or len(lengths) == 0:
+        raise HistoryError("a stage needs at least one episode, but has none")
+    if lengths.dtype.kind != "i":
+        raise HistoryError(f"lengths must be whole numbers, not {lengths.dtype}")
+    if (lengths < 1).any():
+        episode = int(np.argmax(lengths < 1))
+        raise HistoryError(f"episode {episode} needs at least one action, but has none")
+    if lengths.max() > np.iinfo(np.int64).max // len(lengths):
+        # Their sum would wrap around and could agree with the number of rows by accident.
+        raise HistoryError(f"lengths must sum to the number of rows, but reach {lengths.max()}")
+    return lengths
+
+
+def _check_rows(array: Array, name: str, expected: int) -> None:
+    found = "a scalar" if array.ndim == 0 else len(array)
+    if found != expected:
+        raise HistoryError(f"{name} must have {expected} rows, but has {found}")
+
+
+def _check_alike(episodes: Sequence[Episode]) -> None:
+    if len(episodes) == 0:
+        raise HistoryError("a stage needs at least one episode, but has none")
+    first = Signature.of(episodes[0])
+    for n, episode in enumerate(episodes):
+        if (signature := Signature.of(episode)) != first:
+            raise HistoryError(
+                f"episode {n} disagrees with episode 0: {signature.differences(first)}"
+            )
 
 
 def check_stage(stage: Stage, index: int, signature: Signature) -> None:

@@ -11,111 +11,88 @@ import csv
 import io
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from logel.data.columns import Column, Origin, Table, join, shown
+from logel.data.columns import Column, Origin, Table, join
 from logel.data.folder import write_atomically
-from logel.data.history import LearningHistory
-from logel.data.limits import CellCount, Limits, check_plain_file
-from logel.data.table_writing import table_of_history, table_of_stages
-from logel.data.tables import history_from_table
-from logel.errors import FormatError, HistoryError, MissingExtraError, OptionError
+from logel.data.limits import (
+    CellCount,
+    FilePath,
+    Limits,
+    check_plain_file,
+    optional,
+    parsing,
+    shown,
+)
+from logel.errors import FormatError, HistoryError, OptionError
 from logel.types import Progress
 
-_FORMATS = ("csv", "parquet")
+# The first bytes of gzip, bzip2, xz, zip and zstandard.
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
 _MISSING = ["", "NA", "NaN", "nan", "null", "None"]
 _TRUE, _FALSE = ["True", "true", "TRUE"], ["False", "false", "FALSE"]
+# No name and no list in a Parquet file's own description of itself needs more bytes or entries.
+_THRIFT_LIMIT = 2**24
 
 
-def history_from_files(
-    paths: Sequence[str | PathLike[str]] | str | PathLike[str],
-    *,
+def read_tables(
     file_format: str,
-    stages: str | PathLike[str] | None = None,
-    ignore: Sequence[str] = (),
-    metadata: Mapping[str, Any] | None = None,
-    limits: Limits | None = None,
-    progress: Progress | None = None,
-) -> LearningHistory:
-    """See `LearningHistory.from_csv` and `from_parquet`."""
-    if file_format not in _FORMATS:
-        raise OptionError(f"the format of a table must be csv or parquet, not {file_format!r}")
-    read = _read_csv if file_format == "csv" else _read_parquet
-    limits = limits or Limits()
+    paths: Sequence[FilePath] | FilePath,
+    stages: FilePath | None,
+    ignore: Sequence[str],
+    limits: Limits | None,
+    progress: Progress | None,
+) -> tuple[Table, Table | None]:
+    """The steps, and the second table if there is one; see `LearningHistory.from_csv`."""
+    read = _READERS[file_format]
+    cells = CellCount(limits)
     sources = [paths] if isinstance(paths, str | PathLike) else list(paths)
     if not sources:
         raise OptionError("name at least one file to import")
-    tables, cells = [], CellCount(limits)
+    tables = []
     for source in sources:
-        path = Path(source)
-        check_plain_file(path, limits)
-        tables.append(read(path, ignore, limits, cells))
+        tables.append(read(Path(source), ignore, cells))
         if progress is not None:
             progress("reading", len(tables), len(sources))
     # A single file without stages would be a history of one stage: more likely a forgotten column.
     steps = tables[0] if len(tables) == 1 else join(tables, column="stage")
-    second = None
-    if stages is not None:
-        check_plain_file(Path(stages), limits)
-        second = read(Path(stages), (), limits, cells)
-    return history_from_table(steps, stages=second, metadata=metadata)
+    return steps, None if stages is None else read(Path(stages), (), cells)
 
 
-def save_table(history: LearningHistory, path: str | PathLike[str], *, file_format: str) -> Path:
-    """See `LearningHistory.to_csv` and `to_parquet`."""
-    _write(table_of_history(history), Path(path), file_format)
-    return Path(path)
-
-
-def save_stages(
-    history: LearningHistory, path: str | PathLike[str], *, file_format: str
-) -> Path | None:
-    """Write what each stage has one of (parameters, learning rates), if any of it is known."""
-    table = table_of_stages(history)
-    if table is None:
-        return None
-    _write(table, Path(path), file_format)
-    return Path(path)
-
-
-def _write(table: Table, path: Path, file_format: str) -> None:
-    if path.exists():
-        raise FormatError(f"{path} already exists: choose another path or remove it first")
-    if not path.parent.is_dir():
-        raise FormatError(f"cannot write {path}: there is no folder {path.parent}")
-    if file_format == "csv":
-        data = _csv_bytes(table)
-    elif file_format == "parquet":
-        data = _parquet_bytes(table)
-    else:
-        raise OptionError(f"the format of a table must be csv or parquet, not {file_format!r}")
-    write_atomically(path, data)
+def write_table(table: Table, path: FilePath, file_format: str) -> Path:
+    """Write a table to a new file, all of it or nothing."""
+    target = Path(path)
+    if target.exists():
+        raise FormatError(f"{target} already exists: choose another path or remove it first")
+    if not target.parent.is_dir():
+        raise FormatError(f"cannot write {target}: there is no folder {target.parent}")
+    write_atomically(target, _WRITERS[file_format](table))
+    return target
 
 
 # --- CSV ------------------------------------------------------------------------------------
 
 
 def _csv_bytes(table: Table) -> bytes:
-    pa, arrow_csv = _arrow(), _arrow("csv")
+    arrow_csv = _arrow("csv")
     for name in table.columns:
         if set(name) & {"\n", "\r"}:
             raise HistoryError(f"the name {name!r} has a line break, which CSV cannot hold")
     columns = {name: _written(column) for name, column in table.columns.items()}
     buffer = io.BytesIO()
-    arrow_csv.write_csv(pa.table(columns), buffer, arrow_csv.WriteOptions(quoting_style="needed"))
+    options = arrow_csv.WriteOptions(quoting_style="needed")
+    arrow_csv.write_csv(_arrow().table(columns), buffer, options)
     return buffer.getvalue()
 
 
 def _written(column: Column) -> Any:
     """A column in which floats look like floats, and 32-bit ones are written out in full."""
-    pa = _arrow()
     values = column.values
     if values.dtype == np.float32:
         # Short decimals of a 32-bit float name another 64-bit one: widen before writing.
@@ -125,33 +102,41 @@ def _written(column: Column) -> Any:
     if values.dtype.kind != "f" or not (here == np.rint(here)).all():
         return array
     # Arrow writes 1.0 as 1, so a column of nothing else would come back as whole numbers.
-    compute, text = _arrow("compute"), array.cast(pa.string())
+    compute, text = _arrow("compute"), array.cast(_arrow().string())
     whole = compute.invert(compute.match_substring(text, "e"))
     return compute.if_else(whole, compute.binary_join_element_wise(text, ".0", ""), text)
 
 
-def _read_csv(path: Path, ignore: Sequence[str], limits: Limits, cells: CellCount) -> Table:
-    arrow_csv, pa = _arrow("csv"), _arrow()
+def _read_csv(path: Path, ignore: Sequence[str], cells: CellCount) -> Table:
+    check_plain_file(path, cells.limits)
     data = path.read_bytes()
     if data.startswith(_COMPRESSED):
         raise FormatError(f"{path} is compressed: unpack it first")
     data = data.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r\n")
-    n_lines = _check_lines(path, data, limits)
+    n_lines = _check_lines(path, data, cells.limits)
     header, _, body = data.partition(b"\n")
-    names = _header(path, header, limits)
+    names = _header(path, header, cells.limits)
     kept = [name for name in names if name not in ignore]
     cells.add((n_lines - 1) * len(names), path)
+    if not body:
+        return Table({name: Column.of(np.zeros(0)) for name in kept}, (Origin(str(path), 0),))
+    found = _parse_csv(path, body, names, kept, cells.limits)
+    return _table(found, kept, Origin(str(path), found.num_rows, word="line", first=2))
+
+
+def _parse_csv(
+    path: Path, body: bytes, names: Sequence[str], kept: Sequence[str], limits: Limits
+) -> Any:
+    arrow_csv = _arrow("csv")
     bad_rows: list[Any] = []
 
     def note(row: Any) -> str:
         bad_rows.append(row)
         return "skip"
 
-    if not body:
-        return Table({name: Column.of(np.zeros(0)) for name in kept}, (_csv_origin(path, 0),))
     with _parsing(path):
         found = arrow_csv.read_csv(
-            pa.BufferReader(body),
+            _arrow().BufferReader(body),
             read_options=arrow_csv.ReadOptions(
                 column_names=names, use_threads=False, block_size=2 * limits.line_bytes
             ),
@@ -172,12 +157,7 @@ def _read_csv(path: Path, ignore: Sequence[str], limits: Limits, cells: CellCoun
             f"{path}, line {first.number + 1}: has {first.actual_columns} fields, but the header "
             f"names {first.expected_columns}"
         )
-    origin = _csv_origin(path, found.num_rows)
-    return Table({name: _column(found.column(name), name, origin) for name in kept}, (origin,))
-
-
-def _csv_origin(path: Path, n_rows: int) -> Origin:
-    return Origin(str(path), n_rows, word="line", first=2)
+    return found
 
 
 def _check_lines(path: Path, data: bytes, limits: Limits) -> int:
@@ -199,9 +179,7 @@ def _header(path: Path, line: bytes, limits: Limits) -> list[str]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise FormatError(f"{path}, line 1: not the names of columns: {error}") from None
     limits.check("columns", len(names), path)
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise FormatError(f"{path}, line 1: the column {shown(twice[0])!r} is there twice")
+    _check_distinct(names, f"{path}, line 1")
     if len(names) == 1 and (split := [mark for mark in ";\t|" if mark in names[0]]):
         raise FormatError(f"{path}, line 1: is split by {split[0]!r}; save it with commas")
     return names
@@ -211,58 +189,67 @@ def _header(path: Path, line: bytes, limits: Limits) -> list[str]:
 
 
 def _parquet_bytes(table: Table) -> bytes:
-    pa, parquet = _arrow(), _arrow("parquet")
     columns = {name: _arrow_array(column) for name, column in table.columns.items()}
     buffer = io.BytesIO()
-    parquet.write_table(pa.table(columns), buffer)
+    _arrow("parquet").write_table(_arrow().table(columns), buffer)
     return buffer.getvalue()
 
 
-def _read_parquet(path: Path, ignore: Sequence[str], limits: Limits, cells: CellCount) -> Table:
-    pa, parquet = _arrow(), _arrow("parquet")
-    with _parsing(path), pa.OSFile(os.fspath(path)) as source:
-        file = parquet.ParquetFile(
-            source, thrift_string_size_limit=2**24, thrift_container_size_limit=2**24
+def _read_parquet(path: Path, ignore: Sequence[str], cells: CellCount) -> Table:
+    check_plain_file(path, cells.limits)
+    with _parsing(path), _arrow().OSFile(os.fspath(path)) as source:
+        file = _arrow("parquet").ParquetFile(
+            source,
+            thrift_string_size_limit=_THRIFT_LIMIT,
+            thrift_container_size_limit=_THRIFT_LIMIT,
         )
-        declared = file.metadata
-        limits.check("columns", declared.num_columns, path)
-        n_rows = max(0, declared.num_rows)
-        groups = [declared.row_group(k) for k in range(declared.num_row_groups)]
-        counts = [n_rows, *(group.num_rows for group in groups)]
-        cells.add(max(counts) * declared.num_columns, path)
-        unpacked = sum(max(0, group.total_byte_size) for group in groups)
-        limits.check("file_bytes", unpacked, f"{path}, unpacked,")
+        n_rows = _check_declared(path, file.metadata, cells)
         schema = file.schema_arrow
+        _check_distinct(schema.names, path)
         names = [name for name in schema.names if name not in ignore]
-        if len(set(schema.names)) != len(schema.names):
-            twice = next(name for name, count in Counter(schema.names).items() if count > 1)
-            raise FormatError(f"{path}: the column {shown(twice)!r} is there twice")
         for name in names:
-            kind = schema.field(name).type
-            types = pa.types
-            if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+            if not _is_number(kind := schema.field(name).type):
                 raise HistoryError(
                     f"{path}, column {shown(name)}: must be numbers, but has type "
                     f"{shown(kind)}; leave it out with ignore={[shown(name)]} if it is no data"
                 )
         found = file.read(columns=names, use_threads=False)
-        if found.num_rows != n_rows:
-            raise FormatError(f"{path} declares {n_rows} rows, but holds {found.num_rows}")
-    origin = Origin(str(path), found.num_rows)
-    return Table({name: _column(found.column(name), name, origin) for name in names}, (origin,))
+    if found.num_rows != n_rows:
+        raise FormatError(f"{path} declares {n_rows} rows, but holds {found.num_rows}")
+    return _table(found, names, Origin(str(path), n_rows))
+
+
+def _check_declared(path: Path, declared: Any, cells: CellCount) -> int:
+    """Number of rows a file claims to hold, if that and all other sizes are within the limits."""
+    cells.limits.check("columns", declared.num_columns, path)
+    groups = [declared.row_group(k) for k in range(declared.num_row_groups)]
+    n_rows = max(0, declared.num_rows)
+    cells.add(max([n_rows, *(g.num_rows for g in groups)]) * declared.num_columns, path)
+    unpacked = sum(max(0, group.total_byte_size) for group in groups)
+    cells.limits.check("file_bytes", unpacked, f"{path}, unpacked,")
+    return n_rows
 
 
 # --- both -----------------------------------------------------------------------------------
 
 
+def _check_distinct(names: Iterable[str], where: object) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise FormatError(f"{where}: the column {shown(twice[0])!r} is there twice")
+
+
+def _table(found: Any, names: Sequence[str], origin: Origin) -> Table:
+    return Table({name: _column(found.column(name), name, origin) for name in names}, (origin,))
+
+
 def _column(chunked: Any, name: str, origin: Origin) -> Column:
     """An Arrow column as numbers; a text that is no number is named with its row."""
-    pa = _arrow()
-    types, kind = pa.types, chunked.type
+    types, kind = _arrow().types, chunked.type
     missing = np.asarray(chunked.is_null().to_numpy(), dtype=bool)
     if types.is_null(kind):
         return Column.of(np.zeros(len(chunked)), missing)
-    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+    if not _is_number(kind):
         row, value = _first_text(chunked)
         raise HistoryError(
             f"{origin.name}, {origin.word} {origin.first + row}, column {shown(name)}: must be a "
@@ -274,6 +261,11 @@ def _column(chunked: Any, name: str, origin: Origin) -> Column:
         return Column.of(filled.to_numpy(), missing)
     except ValueError as error:
         raise HistoryError(f"{origin.name}, column {shown(name)}: {error}") from None
+
+
+def _is_number(kind: Any) -> bool:
+    types = _arrow().types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
 def _arrow_array(column: Column) -> Any:
@@ -295,22 +287,13 @@ def _first_text(chunked: Any) -> tuple[int, object]:
 
 
 def _arrow(part: str | None = None) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module("pyarrow" if part is None else f"pyarrow.{part}")
-    except ImportError:
-        raise MissingExtraError("pyarrow", "tables") from None
+    return optional("pyarrow" if part is None else f"pyarrow.{part}", "tables")
 
 
-@contextmanager
-def _parsing(path: Path) -> Iterator[None]:
-    """Turn whatever a parser says about a malformed file into one sentence naming the file."""
-    pa = _arrow()
-    try:
-        yield
-    except (FormatError, HistoryError):
-        raise
-    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise FormatError(f"{path} is corrupted or not what its name says: {reason}") from None
+def _parsing(path: Path) -> AbstractContextManager[None]:
+    errors = (_arrow().ArrowException, OSError, MemoryError)
+    return parsing(path, *errors, told="not what its name says")
+
+
+_READERS = {"csv": _read_csv, "parquet": _read_parquet}
+_WRITERS = {"csv": _csv_bytes, "parquet": _parquet_bytes}

@@ -17,101 +17,96 @@ live in a second table: stage, learning_rate (missing for stage 0), parameter_0,
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from logel.data.arrays import pack_history
-from logel.data.columns import Table, shown
-from logel.data.history import LearningHistory
+from logel.data.arrays import cut_stages
+from logel.data.columns import Column, Origin, Table, join
+from logel.data.contents import Contents
+from logel.data.limits import shown
+from logel.data.stage import Stage
 from logel.errors import HistoryError
 from logel.types import Array
 
 _LABELS = ("stage", "episode", "time")
 _INDEXED = re.compile(r"(observation|action)((?:_(?:0|[1-9]\d{0,8}))*)")
-FEATURE = "feature_"
+_FEATURE = "feature_"
 _PARAMETER = re.compile(r"parameter_(0|[1-9]\d{0,8})")
 
 
-def history_from_table(
-    table: Table, *, stages: Table | None = None, metadata: Mapping[str, Any] | None = None
-) -> LearningHistory:
+def contents_of_tables(
+    table: Table, stages: Table | None, metadata: Mapping[str, Any] | None
+) -> Contents:
     """Check a table of steps, row by row, and cut it into stages."""
     observed, acted, features = _recognise(table)
     if table.n_rows == 0:
         raise HistoryError(f"{table.name} must have at least one row, but is empty")
-    starts = _episode_starts(table)
-    n_rows = table.n_rows
-    counts = np.diff(np.append(starts, n_rows))
-    is_last = np.zeros(n_rows, dtype=bool)
-    is_last[starts + counts - 1] = True
+    first = _first_rows(table)
+    starts, is_last = np.flatnonzero(first), np.append(first[1:], True)
     for name in observed.names:
         table.complete(name)
     final = _final_rows(table, [*acted.names, *features], is_last)
-    lone = final[starts]
-    if lone.any():
-        rows = np.zeros(n_rows, dtype=bool)
-        rows[starts[lone]] = True
-        table.refuse(rows, acted.names[0], "is missing, but an episode needs at least one action")
-    ended = _terminated(table, final, is_last, starts)
-    steps = ~final
-    observations = observed.values(table)
-    last_seen = final[starts + counts - 1]
-    last_observations = observations[starts + counts - 1] if last_seen.any() else None
+    lone = "is missing, but an episode needs at least one action"
+    table.refuse(final & first, acted.names[0], lone)
+    terminated = _terminated(table, final, is_last, starts)
     stage_of = table.columns["stage"].values[starts]
-    notes = dict(metadata or {})
+    known = dict(metadata or {})
     if "reward" in table.columns:
-        notes.setdefault("mean_returns", _mean_returns(table, final, starts, stage_of))
-    parameters, rates = (None, None) if stages is None else _stage_columns(stages, stage_of[-1] + 1)
-    names = [name.removeprefix(FEATURE) for name in features]
-    return pack_history(
-        observations[steps],
-        acted.values(table)[steps],
+        known.setdefault("mean_returns", _mean_returns(table, final, starts, stage_of))
+    parameters, rates = (None, None) if stages is None else _stage_facts(stages, stage_of[-1] + 1)
+    observations, last_seen = table.stack(*observed), final[is_last]
+    packed = cut_stages(
+        observations[~final],
+        table.stack(*acted)[~final],
         stage_of=stage_of,
-        lengths=counts - last_seen,
-        terminated=ended,
-        last_observations=last_observations,
+        lengths=np.diff(np.append(starts, table.n_rows)) - last_seen,
+        terminated=terminated,
+        last_observations=observations[is_last],
         last_seen=last_seen,
-        features=_features(table, features)[steps] if features else None,
+        features=table.stack(features, (len(features),))[~final] if features else None,
         parameters=parameters,
+    )
+    names = [name.removeprefix(_FEATURE) for name in features]
+    return Contents.from_stages(
+        packed,
         learning_rates=rates,
-        feature_names=None if not names or names == _numbers(len(names)) else names,
-        metadata=notes,
+        feature_names=None if names == _numbers(len(names)) else names,
+        metadata=known,
     )
 
 
-class _Indexed:
+class _Indexed(NamedTuple):
     """The columns of observations or actions, and the shape their indices span."""
 
-    def __init__(self, kind: str, indices: Mapping[tuple[int, ...], str], where: str) -> None:
-        if not indices:
-            raise HistoryError(
-                f"{where} must have a column {kind}, or columns {kind}_0, {kind}_1, ..."
-            )
-        depth = {len(index) for index in indices}
-        if len(depth) > 1:
-            raise HistoryError(
-                f"{where}: columns {', '.join(sorted(indices.values())[:5])} mix kinds of {kind}; "
-                f"use either {kind} or {kind}_0, {kind}_1, ..."
-            )
-        self.shape = tuple(1 + max(axis) for axis in zip(*indices, strict=True))
-        size = 1
-        for length in self.shape:
-            size *= length
-        if size != len(indices):
-            # Counted, not enumerated: an index may claim a shape no memory holds.
-            places = (_index(flat, self.shape) for flat in range(len(indices) + 1))
-            lacking = next(index for index in places if index not in indices)
-            raise HistoryError(
-                f"{where} must have a column {'_'.join([kind, *map(str, lacking)])}, because it "
-                f"has {indices[max(indices)]}"
-            )
-        self.names = [indices[index] for index in sorted(indices)]
+    names: list[str]
+    shape: tuple[int, ...]
 
-    def values(self, table: Table) -> Array:
-        return table.stack(self.names, self.shape)
+
+def _indexed(kind: str, indices: Mapping[tuple[int, ...], str], where: str) -> _Indexed:
+    if not indices:
+        raise HistoryError(f"{where} must have a column {kind}, or columns {kind}_0, {kind}_1, ...")
+    if len({len(index) for index in indices}) > 1:
+        raise HistoryError(
+            f"{where}: columns {', '.join(sorted(indices.values())[:5])} mix kinds of {kind}; "
+            f"use either {kind} or {kind}_0, {kind}_1, ..."
+        )
+    names = [indices[index] for index in sorted(indices)]
+    shape = tuple(1 + max(axis) for axis in zip(*indices, strict=True))
+    if math.prod(shape) != len(indices):
+        lacking = "_".join([kind, *map(str, _first_gap(indices, shape))])
+        raise HistoryError(f"{where} must have a column {lacking}, because it has {names[-1]}")
+    return _Indexed(names, shape)
+
+
+def _first_gap(indices: Container[tuple[int, ...]], shape: Sequence[int]) -> tuple[int, ...]:
+    # Counted, not enumerated: an index may claim a shape no memory holds.
+    places = (_index(flat, shape) for flat in itertools.count())
+    return next(index for index in places if index not in indices)
 
 
 def _index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
@@ -125,16 +120,14 @@ def _index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 def _recognise(table: Table) -> tuple[_Indexed, _Indexed, list[str]]:
     """The columns of observations, actions and features; refuses columns it does not know."""
-    lacking = [name for name in _LABELS if name not in table.columns]
-    if lacking:
-        raise HistoryError(f"{table.name} must have a column {lacking[0]}, but has none")
+    for name in _LABELS:
+        _check_column(table, name)
     found: dict[str, dict[tuple[int, ...], str]] = {"observation": {}, "action": {}}
     features, unknown = [], []
     for name in table.columns:
         if match := _INDEXED.fullmatch(name):
-            index = tuple(int(i) for i in match[2].split("_")[1:])
-            found[match[1]][index] = name
-        elif name.startswith(FEATURE):
+            found[match[1]][tuple(map(int, match[2].split("_")[1:]))] = name
+        elif name.startswith(_FEATURE):
             features.append(name)
         elif name not in (*_LABELS, "terminated", "reward"):
             unknown.append(name)
@@ -144,12 +137,17 @@ def _recognise(table: Table) -> tuple[_Indexed, _Indexed, list[str]]:
             f"feature_NAME, and pass ignore={[shown(name) for name in unknown[:5]]} to leave "
             "columns out"
         )
-    observed = _Indexed("observation", found["observation"], table.name)
-    return observed, _Indexed("action", found["action"], table.name), features
+    observed, acted = (_indexed(kind, found[kind], table.name) for kind in found)
+    return observed, acted, features
 
 
-def _episode_starts(table: Table) -> Array:
-    """First row of every episode; the first row that is out of order is named."""
+def _check_column(table: Table, name: str) -> None:
+    if name not in table.columns:
+        raise HistoryError(f"{table.name} must have a column {name}, but has none")
+
+
+def _first_rows(table: Table) -> Array:
+    """A mask of the rows that start an episode; the first row that is out of order is named."""
     stage, episode, time = (table.labels(name) for name in _LABELS)
     same_stage = np.append(False, stage[1:] == stage[:-1])
     same = same_stage & np.append(False, episode[1:] == episode[:-1])
@@ -177,7 +175,7 @@ def _episode_starts(table: Table) -> Array:
     wrong = [(int(np.argmax(rows)), k) for k, (rows, _, _) in enumerate(mistakes) if rows.any()]
     if wrong:
         table.refuse(*mistakes[min(wrong)[1]])
-    return np.flatnonzero(~same)
+    return ~same
 
 
 def _final_rows(table: Table, names: Sequence[str], is_last: Array) -> Array:
@@ -185,15 +183,13 @@ def _final_rows(table: Table, names: Sequence[str], is_last: Array) -> Array:
     absent = np.stack([table.columns[name].missing for name in names], axis=1)
     final = np.asarray(absent.all(axis=1))
     for k, name in enumerate(names):
-        table.check_finite(name)
-        wrong = absent[:, k] & ~(final & is_last)
-        if wrong.any():
-            table.refuse(
-                wrong,
-                name,
-                "is missing; only the row after an episode's last action, its final observation, "
-                "may leave out actions and features, and then all of them",
-            )
+        table.finite(name)
+        table.refuse(
+            absent[:, k] & ~(final & is_last),
+            name,
+            "is missing; only the row after an episode's last action, its final observation, "
+            "may leave out actions and features, and then all of them",
+        )
     return final
 
 
@@ -201,73 +197,118 @@ def _terminated(table: Table, final: Array, is_last: Array, starts: Array) -> Ar
     """Whether each episode was ended by the world."""
     if "terminated" not in table.columns:
         return np.zeros(len(starts), dtype=bool)
-    column = table.columns["terminated"]
-    values, missing = column.values, column.missing
-    if (missing & ~final).any():
-        table.refuse(missing & ~final, "terminated", "is missing, but every step needs it")
+    values, missing = _step_column(table, "terminated", final)
     wild = ~missing & (values != 0) & (values != 1)
-    if wild.any():
-        table.refuse(wild, "terminated", "must be true or false, but is {value}")
+    table.refuse(wild, "terminated", "must be true or false, but is {value}")
     flags = (values == 1) & ~missing
-    last_step = is_last.copy()
-    last_step[:-1] |= final[1:]
-    early = flags & ~last_step
-    if early.any():
-        table.refuse(early, "terminated", "true, but the episode continues after it")
+    early = flags & ~(is_last | np.append(final[1:], False))
+    table.refuse(early, "terminated", "true, but the episode continues after it")
     return np.logical_or.reduceat(flags, starts)
 
 
 def _mean_returns(table: Table, final: Array, starts: Array, stage_of: Array) -> list[float]:
-    column = table.columns["reward"]
-    if (column.missing & ~final).any():
-        table.refuse(column.missing & ~final, "reward", "is missing, but every step needs it")
-    table.check_finite("reward")
-    rewards = np.where(final, 0.0, column.values)
-    returns = np.add.reduceat(rewards, starts)
+    values, _ = _step_column(table, "reward", final)
+    table.finite("reward")
+    returns = np.add.reduceat(np.where(final, 0.0, values), starts)
     return [float(total) for total in np.bincount(stage_of, returns) / np.bincount(stage_of)]
 
 
-def _features(table: Table, names: Sequence[str]) -> Array:
-    values = table.stack(names, (len(names),))
-    return values if values.dtype.kind == "f" else values.astype(np.float64)
+def _step_column(table: Table, name: str, final: Array) -> tuple[Array, Array]:
+    """Values and missing entries of a column that every step needs."""
+    column = table.columns[name]
+    table.refuse(column.missing & ~final, name, "is missing, but every step needs it")
+    return column.values, column.missing
 
 
 def _numbers(count: int) -> list[str]:
     return [str(k) for k in range(count)]
 
 
-def _stage_columns(table: Table, n_stages: int) -> tuple[Array | None, Array | None]:
+def _stage_facts(table: Table, n_stages: int) -> tuple[Array | None, Array | None]:
     """Parameters and learning rates out of the second table."""
-    if "stage" not in table.columns:
-        raise HistoryError(f"{table.name} must have a column stage, but has none")
+    _check_column(table, "stage")
     if (n := table.n_rows) != n_stages:
         raise HistoryError(f"{table.name} must have {n_stages} rows, one per stage, but has {n}")
     wrong = table.labels("stage") != np.arange(n)
-    if wrong.any():
-        table.refuse(wrong, "stage", "{value} is out of order; number the stages 0, 1, ...")
-    numbers = {}
-    for name in table.columns:
-        if match := _PARAMETER.fullmatch(name):
-            numbers[int(match[1])] = name
-        elif name not in ("stage", "learning_rate"):
+    table.refuse(wrong, "stage", "{value} is out of order; number the stages 0, 1, ...")
+    parameters = _parameters(table)
+    if "learning_rate" not in table.columns:
+        return parameters, None
+    rates = table.columns["learning_rate"]
+    absent = rates.missing & (np.arange(n) > 0)
+    table.refuse(absent, "learning_rate", "is missing; leave out the column or fill it")
+    return parameters, rates.values[1:] if n > 1 else None
+
+
+def _parameters(table: Table) -> Array | None:
+    others = ("stage", "learning_rate")
+    found = [name for name in table.columns if name not in others]
+    for name in found:
+        if not _PARAMETER.fullmatch(name):
             raise HistoryError(
                 f"{table.name}: column {shown(name)!r} is no parameter_0, parameter_1, ..."
             )
-    if sorted(numbers) != list(range(len(numbers))):
-        lacking = next(k for k in range(len(numbers)) if k not in numbers)
-        raise HistoryError(f"{table.name} must have a column parameter_{lacking}")
-    parameters = None
-    if numbers:
-        names = [numbers[k] for k in range(len(numbers))]
-        for name in names:
-            table.complete(name)
-        parameters = table.stack(names, (len(names),))
-    rates = None
-    if "learning_rate" in table.columns:
-        column = table.columns["learning_rate"]
-        absent = column.missing & (np.arange(n) > 0)
-        if absent.any():
-            table.refuse(absent, "learning_rate", "is missing; leave out the column or fill it")
-        if n > 1:
-            rates = column.values[1:]
-    return parameters, rates
+    names = [f"parameter_{k}" for k in range(len(found))]
+    for name in names:
+        _check_column(table, name)
+        table.complete(name)
+    return table.stack(names, (len(names),)) if names else None
+
+
+# --- writing --------------------------------------------------------------------------------
+
+
+def table_of_steps(history: Contents) -> Table:
+    """The steps of a history, final observations included, as a table."""
+    parts = [_table_of_stage(stage, t, history.feature_names) for t, stage in enumerate(history)]
+    return join(parts)
+
+
+def table_of_stages(history: Contents) -> Table | None:
+    """Parameters and learning rates, one row per stage; None when neither is known."""
+    parameters = history.parameters()
+    if parameters is None and history.learning_rates is None:
+        return None
+    columns = {"stage": Column.of(np.arange(len(history)))}
+    if history.learning_rates is not None:
+        columns["learning_rate"] = Column.of(np.append(np.nan, history.learning_rates))
+    for k, values in enumerate(() if parameters is None else parameters.T):
+        columns[f"parameter_{k}"] = Column.of(values)
+    return Table(columns, (Origin("the table of stages", len(history)),))
+
+
+def _table_of_stage(stage: Stage, index: int, names: Sequence[str] | None) -> Table:
+    numbers = np.arange(stage.n_episodes)
+    is_step = _with_last(stage, np.ones(stage.n_steps, dtype=bool), False)
+    terminated = np.zeros(stage.n_steps, dtype=bool)
+    terminated[stage.starts + stage.lengths - 1] = stage.terminated
+    observations = _with_last(stage, stage.observations, stage.last_observations)
+    steps = _named("action", stage.actions)
+    if stage.features is not None:
+        labels = _numbers(stage.features.shape[1]) if names is None else names
+        steps |= dict(zip([_FEATURE + label for label in labels], stage.features.T, strict=True))
+    everywhere = {
+        "stage": np.full(len(is_step), index),
+        "episode": _with_last(stage, np.repeat(numbers, stage.lengths), numbers),
+        "time": _with_last(stage, stage.times, stage.lengths),
+        **_named("observation", observations),
+    }
+    columns = {name: Column.of(values) for name, values in everywhere.items()}
+    for name, values in {**steps, "terminated": terminated}.items():
+        columns[name] = Column.of(_with_last(stage, values, 0), ~is_step)
+    return Table(columns, (Origin("the history", len(is_step)),))
+
+
+def _with_last(stage: Stage, values: Array, last: Any) -> Array:
+    """Values of the steps and, if last states were seen, one more row at the end of an episode."""
+    if stage.last_observations is None:
+        return values
+    return np.insert(values, stage.starts + stage.lengths, last, axis=0)
+
+
+def _named(kind: str, values: Array) -> dict[str, Array]:
+    """One column per entry of an observation or action, with its index in its name."""
+    return {
+        "_".join([kind, *map(str, index)]): values[(slice(None), *index)]
+        for index in np.ndindex(values.shape[1:])
+    }

@@ -158,8 +158,7 @@ def _in_functions(watched: Watched, look: Look, gauge: Gauge, method: Method) ->
     history, rates = watched.history, watched.history.learning_rates
     parameters, path = _path(watched, method)
     if method.debias is None:
-        own = history.metadata.get("learnt_from_these_episodes", False)
-        method = replace(method, debias=not own)
+        method = replace(method, debias=not history.own_episodes)
     if method.rates is None:
         method = replace(method, rates=Rates.SHARED if path is None else Rates.SCHEDULE)
     basis = Basis.choose(

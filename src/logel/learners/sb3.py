@@ -19,7 +19,6 @@ import numpy as np
 from gymnasium import spaces
 
 from logel.data.folder import HistoryWriter
-from logel.data.history import OWN_EPISODES
 from logel.data.rollout import Rollout, record_stage
 from logel.errors import MissingExtraError, OptionError
 from logel.learners.sb3_trace import RawObservations, Trace
@@ -116,13 +115,15 @@ class HistoryRecorder(BaseCallback):
                 "learning_rates"
             )
         if self._writer is None:
-            # Between two stages further apart lie updates on episodes that nobody kept.
-            own = {OWN_EPISODES: self.every == 1}
-            facts = {**_facts(model), **own, **self._metadata}
+            facts = {**_facts(model), **self._metadata}
             names = self._names
             if names is None and self.features is None:
                 names = self.training_env.unwrapped.reset_infos[0].get("feature_names")
-            self._writer = HistoryWriter(self.path, feature_names=names, metadata=facts)
+            # Between two stages further apart lie updates on episodes that nobody kept.
+            own = self.every == 1
+            self._writer = HistoryWriter(
+                self.path, feature_names=names, metadata=facts, own_episodes=own
+            )
         normaliser = unwrap_vec_normalize(self.training_env)
         if callable(self.features) and normaliser is not None and normaliser.norm_obs:
             self._tap = RawObservations(normaliser)
