@@ -16,7 +16,7 @@ from logel.policies.base import Policy
 from logel.policies.cloning import CloneConfig, clone
 from logel.rewards.features import feature_names, featured
 from logel.rewards.linear import LinearReward
-from logel.types import FeatureFunction
+from logel.types import FeatureFunction, Float
 from logel.worlds.own_episodes import Baseline, stage_jacobian
 
 
@@ -69,7 +69,7 @@ def girl(
     return LinearReward(sign * weights, features)
 
 
-def _on_simplex(gram: np.typing.NDArray[np.float64]) -> np.typing.NDArray[np.float64]:
+def _on_simplex(gram: Float) -> Float:
     """Minimise w' gram w over the simplex: a non-negative least-squares problem in disguise."""
     q = len(gram)
     values, vectors = np.linalg.eigh(gram)

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from logel.baselines.checks import check_gamma, check_positive, check_stages
 from logel.data.history import LearningHistory
-from logel.errors import IdentificationError, OptionError, PolicyError
+from logel.errors import PolicyError
 from logel.policies.cloning import CloneConfig, clone
 from logel.policies.softmax import TabularSoftmax
 from logel.types import Array, Float
@@ -65,8 +66,7 @@ def lfl(
     """
     if not isinstance(policy, TabularSoftmax):
         raise PolicyError("tabular LfL needs a TabularSoftmax policy")
-    if len(history) < 2:
-        raise IdentificationError(f"the history has {len(history)} stage: at least two are needed")
+    check_stages(history)
     theta = history.parameters() if use_parameters else None
     if theta is None:
         config = clone_config or CloneConfig(holdout=0.0)
@@ -108,10 +108,8 @@ def fit_lfl(
         gamma: Discount factor.
         temperature: The model's alpha.
     """
-    if not 0 <= gamma < 1:
-        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
-    if temperature <= 0:
-        raise OptionError(f"temperature must be positive, but is {temperature}")
+    check_gamma(gamma)
+    check_positive(temperature=temperature)
     n_states, n_actions = transitions.shape[:2]
     targets = lfl_targets(policies, transitions, gamma=gamma, temperature=temperature)
     shaping = shaping_matrix(transitions, gamma)
