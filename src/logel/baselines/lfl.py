@@ -49,7 +49,6 @@ def lfl(
     *,
     gamma: float,
     temperature: float = 0.7,
-    clone_config: CloneConfig | None = None,
     use_parameters: bool = True,
     seed: int = 0,
 ) -> TabularReward:
@@ -60,7 +59,6 @@ def lfl(
         policy: The tabular family of the learner's policies.
         gamma: Discount factor, in [0, 1).
         temperature: The model's alpha; the paper's experiments use .7 whatever the learner's.
-        clone_config: How policies are cloned; by default as in `infer_reward`.
         use_parameters: Use the history's policy parameters if it has them, instead of cloning.
         seed: Chooses held-out episodes.
     """
@@ -69,8 +67,8 @@ def lfl(
     check_stages(history)
     theta = history.parameters() if use_parameters else None
     if theta is None:
-        config = clone_config or CloneConfig(holdout=0.0)
-        theta = clone(history, policy, config, rng=np.random.default_rng(seed)).parameters
+        rng = np.random.default_rng(seed)
+        theta = clone(history, policy, CloneConfig(holdout=0.0), rng=rng).parameters
     states = np.arange(policy.n_states)
     policies = np.stack([policy.probabilities(row, states) for row in theta])
     return fit_lfl(

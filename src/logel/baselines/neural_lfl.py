@@ -32,7 +32,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -49,9 +48,9 @@ from logel.baselines.networks import (
 from logel.baselines.soft_improvement import StepRows, step_rows, step_targets
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
-from logel.errors import HistoryError, LogelError, OptionError, PolicyError
+from logel.errors import LogelError, OptionError, PolicyError
 from logel.policies.base import Policy
-from logel.policies.cloning import CloneConfig, clone, known_parameters, starting_point
+from logel.policies.cloning import known_parameters, starting_point
 from logel.policies.gaussian import GaussianPolicy
 from logel.policies.networks import MLPCategorical, MLPGaussian
 from logel.policies.softmax import SoftmaxPolicy, TabularSoftmax
@@ -96,8 +95,6 @@ def neural_lfl(
     gamma: float,
     temperature: float = 0.7,
     config: NeuralLflConfig | None = None,
-    parameters: npt.ArrayLike | None = None,
-    clone_config: CloneConfig | None = None,
     use_parameters: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
@@ -110,25 +107,16 @@ def neural_lfl(
         gamma: Discount factor, in [0, 1).
         temperature: The model's alpha; it only scales the reward.
         config: Choices of the fit.
-        parameters: The policies, shape (m + 1, d), where they have been cloned already.
-        clone_config: Clone by `logel.policies.cloning.clone` like this; by default, by minibatch
-            steps, which take seconds where converged clones of networks take minutes.
-        use_parameters: Use the history's policy parameters if it has them, instead of cloning.
+        use_parameters: Use the history's policy parameters if it has them, instead of cloning by
+            minibatch steps, which take seconds where converged clones of networks take minutes.
         seed: Chooses minibatches and the networks' starting points.
         progress: Called with (what, done, total) during long work.
     """
     _check(history, policy, gamma=gamma, temperature=temperature)
     fit = _Fit(config or NeuralLflConfig(), np.random.default_rng(seed), progress)
-    theta = None if parameters is None else np.asarray(parameters, dtype=float)
-    if theta is None and use_parameters:
-        theta = known_parameters(history, policy)
+    theta = known_parameters(history, policy) if use_parameters else None
     if theta is None:
-        theta = _cloned(history, policy, fit, clone_config)
-    if theta.shape != (len(history), policy.n_parameters):
-        raise HistoryError(
-            f"parameters must have shape {(len(history), policy.n_parameters)}, one row per stage, "
-            f"but have {theta.shape}"
-        )
+        theta = _cloned(history, policy, fit)
     family = reward_family(history, policy, hidden=fit.config.hidden)
     rows, sizes = _all_rows(history, policy, theta, family)
     targets = step_targets(rows, gamma=gamma, temperature=temperature)
@@ -202,27 +190,16 @@ def _check(history: LearningHistory, policy: Any, *, gamma: float, temperature: 
     check_positive(temperature=temperature)
 
 
-def _cloned(
-    history: LearningHistory, policy: Policy, fit: _Fit, clone_config: CloneConfig | None
-) -> Float:
+def _cloned(history: LearningHistory, policy: Policy, fit: _Fit) -> Float:
     """Parameters of all stages, shape (m + 1, d)."""
-    total, tell = len(history), fit.progress or (lambda what, done, total: None)
-    if clone_config is not None:
-        path = clone(
-            history,
-            policy,
-            clone_config,
-            rng=fit.rng,
-            progress=lambda done: tell("cloning", done, total),
-        )
-        return path.parameters
     result = [starting_point(policy, fit.rng)]
     for t, stage in enumerate(history):
         try:
             result.append(fit.density(policy, stage, result[-1], fit.config.clone_steps))
         except LogelError as error:
             raise type(error)(f"stage {t}: {error}") from None
-        tell("cloning", t + 1, total)
+        if fit.progress is not None:
+            fit.progress("cloning", t + 1, len(history))
     return np.stack(result[1:])
 
 
