@@ -190,7 +190,6 @@ def watch(
     feature_names: Sequence[str],
     seed: int | np.random.SeedSequence = 0,
     metadata: Mapping[str, Any] | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> LearningHistory:
     """What an observer sees of a path of search distributions: fresh episodes, no parameters.
 
@@ -201,19 +200,14 @@ def watch(
         feature_names: Names of the reward features.
         seed: Of draws and episodes; take another than the learner's.
         metadata: Facts worth keeping.
-        progress: Called with the number of stages done.
     """
     if n_episodes < 1:
         raise OptionError(f"n_episodes must be at least 1, but is {n_episodes}")
     rng = np.random.default_rng(seed)
     stages = []
-    for t, search in enumerate(path):
-        episodes = [
-            rollout(search.sample(rng), int(rng.integers(2**31))) for _ in range(n_episodes)
-        ]
-        stages.append(Stage.from_episodes(episodes))
-        if progress is not None:
-            progress(t + 1)
+    for search in path:
+        draws = ((search.sample(rng), int(rng.integers(2**31))) for _ in range(n_episodes))
+        stages.append(Stage.from_episodes([rollout(*draw) for draw in draws]))
     return LearningHistory.from_stages(
         stages, feature_names=feature_names, metadata=dict(metadata or {})
     )
