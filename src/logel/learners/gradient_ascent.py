@@ -194,18 +194,10 @@ def observe_parametric(
     parameters: bool = False,
     learning_rates: bool = False,
 ) -> LearningHistory:
-    """Let a learner learn and record what an observer sees of it.
+    """Let a learner learn and record what an observer sees of it; options as in `observe`.
 
-    Args:
-        world: The world and the learner's policy family.
-        learner: The learner.
-        weights: The learner's true reward weights, shape (q,); they do not enter the history.
-        n_steps: Number m of updates to watch.
-        n_episodes: Episodes the observer samples from each stage's policy.
-        initial: Parameters before learning, shape (d,); zeros by default.
-        seed: Learner and observer get independent streams from it.
-        parameters: Whether the observer also sees the policies' parameters.
-        learning_rates: Whether it sees the learning rates.
+    `initial` are the learner's parameters before learning, shape (d,); zeros by default. The true
+    weights, shape (q,), do not enter the history (`logel.learners.tabular.observe`).
     """
     truth = np.asarray(weights, dtype=float)
     start = np.zeros(world.policy.n_parameters) if initial is None else np.asarray(initial, float)

@@ -28,13 +28,9 @@ def check_rate(learning_rate: float, schedule: str) -> None:
 
 
 def scheduled_rate(learning_rate: float, schedule: str, *, step: int, size: float) -> float:
-    """The rate of a step.
+    """The rate of a step, numbered from 0, along a direction of some size.
 
-    Args:
-        learning_rate: Rate of the first step, or length of every step if "normalised".
-        schedule: One of `SCHEDULES`.
-        step: Number of the step, from 0.
-        size: Norm of the direction the rate multiplies.
+    `learning_rate` is that of the first step, or the length of every step if "normalised".
     """
     if schedule == "normalised":
         # Where there is no slope left, a step of any rate stays where it is.
@@ -59,6 +55,12 @@ class Watched(Protocol):
     def learning_rate(self) -> float | None:
         """Rate of the step that led here; None if there is none."""
         ...
+
+
+def _streams(seed: int | np.random.SeedSequence) -> tuple[np.random.Generator, ...]:
+    """Random numbers for the learner and, independent of them, for the observer."""
+    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    return tuple(np.random.default_rng(s) for s in sequence.spawn(2))
 
 
 Seen = TypeVar("Seen", bound=Watched)
@@ -91,8 +93,7 @@ def record(
     """
     if n_steps < 1:
         raise OptionError(f"n_steps must be at least 1, but is {n_steps}")
-    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    learner_rng, observer_rng = (np.random.default_rng(s) for s in sequence.spawn(2))
+    learner_rng, observer_rng = _streams(seed)
     stages: list[Stage] = []
     rates: list[float | None] = []
     for t, snapshot in enumerate(islice(run(learner_rng), n_steps + 1)):

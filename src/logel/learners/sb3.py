@@ -85,11 +85,7 @@ class HistoryRecorder(BaseCallback):
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if every < 1 or first < 0 or (last is not None and last < first):
-            raise OptionError(
-                f"every must be at least 1 and 0 <= first <= last, but every is {every}, first "
-                f"{first}, last {last}"
-            )
+        _check_updates(every, first, last)
         if isinstance(features, str) and features != "none":
             raise OptionError(f'features must be a callable, None or "none", not {features!r}')
         self.path = path
@@ -191,6 +187,14 @@ class HistoryRecorder(BaseCallback):
             self._tap = None
         if self._writer is not None:
             self._writer.close()
+
+
+def _check_updates(every: int, first: int, last: int | None) -> None:
+    if every < 1 or first < 0 or (last is not None and last < first):
+        raise OptionError(
+            f"every must be at least 1 and 0 <= first <= last, but every is {every}, first "
+            f"{first}, last {last}"
+        )
 
 
 def _checked(model: Any) -> OnPolicyAlgorithm:

@@ -16,7 +16,7 @@ from logel import Episode, HistoryRecorder, LearningHistory, LinearSoftmax, infe
 from logel.cli.main import choose_policy, main
 from logel.envs.mujoco import FEATURES
 from logel.inference.estimate import RewardEstimate
-from logel.learners.observing import train_observer
+from logel.learners.train import train_on_estimate
 from logel.learners.ppo import PPOSettings, train_ppo
 from logel.policies.networks import MLPGaussian
 from test_cli_console import interrupted
@@ -48,7 +48,7 @@ def board_scalars(folder: Path) -> dict[str, list[float]]:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr("logel.learners.observing.PPOSettings", SMALL)
+    monkeypatch.setattr("logel.learners.train.PPOSettings", SMALL)
     monkeypatch.setattr(sys, "argv", ["logel", "train", *map(str, arguments)])
     try:
         main()
@@ -131,7 +131,7 @@ def test_cartpole_is_paid_for_its_known_features(tmp_path: Path) -> None:
         feature_names=["alive", "lean", "speed"],
     )
     estimate = infer_reward(history, LinearSoftmax(4, 2), gamma=0.9, method="paper")
-    summary = train_observer(
+    summary = train_on_estimate(
         estimate, "CartPole-v1", out=tmp_path / "out", updates=1, seed=0, settings=SMALL()
     )
     assert list(summary["weights"]) == ["alive", "lean", "speed"]
@@ -157,7 +157,7 @@ def test_a_stopped_training_keeps_only_the_scalars(recorded: Path, tmp_path: Pat
 
     board = tmp_path / "board"
     with pytest.raises(KeyboardInterrupt) as stopped:
-        train_observer(
+        train_on_estimate(
             RewardEstimate.load(recorded / "est.json"),
             "Hopper-v5",
             out=tmp_path / "out",
