@@ -173,16 +173,16 @@ def test_inference_recovers_the_costs_of_a_watched_controller() -> None:
     world, weights, rate = WORLDS[1].values
     history = observe_parametric(
         world,
-        GradientAscent(rate, n_episodes=500),
+        GradientAscent(rate, n_episodes=200),
         weights=weights,
-        n_steps=15,
-        n_episodes=500,
+        n_steps=8,
+        n_episodes=200,
         seed=1,
         parameters=True,
         learning_rates=True,
     )
     estimate = infer_reward(history, world.policy, gamma=world.gamma, intervals=False)
-    assert relative_regret(world.problem, estimate.weights, true_weights=weights) < 0.1
+    assert relative_regret(world.problem, estimate.weights, true_weights=weights) < 0.01
 
 
 @pytest.mark.parametrize(("world", "weights", "rate"), WORLDS)

@@ -169,7 +169,7 @@ def descend(
     loss: Callable[[], Tensor],
     parameters: Sequence[Tensor],
     *,
-    n_steps: int,
+    n_updates: int,
     rate: float,
     what: str = "",
     progress: Progress | None = None,
@@ -177,13 +177,13 @@ def descend(
     """Steps of Adam, in place; the loss draws its own minibatch. Progress is told about `what`."""
     optimiser = torch.optim.Adam(list(parameters), lr=rate)
     # Fifty reports are a smooth bar; more would only cost time.
-    every = max(1, n_steps // 50)
-    for step in range(1, n_steps + 1):
+    every = max(1, n_updates // 50)
+    for step in range(1, n_updates + 1):
         optimiser.zero_grad()
         loss().backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-        if progress is not None and (step % every == 0 or step == n_steps):
-            progress(what, step, n_steps)
+        if progress is not None and (step % every == 0 or step == n_updates):
+            progress(what, step, n_updates)
     if not all(bool(torch.isfinite(p).all()) for p in parameters):
         raise IdentificationError(
             f"the fit diverged at rate {rate}: lower it, or bring the observations to unit size"

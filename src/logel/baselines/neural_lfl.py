@@ -156,15 +156,15 @@ class _Fit:
         return torch.from_numpy(self.rng.integers(ends - counts, ends, shape).ravel())
 
     def descend(
-        self, loss: Callable[[], Tensor], parameters: Sequence[Tensor], n_steps: int, what: str
+        self, loss: Callable[[], Tensor], parameters: Sequence[Tensor], n_updates: int, what: str
     ) -> None:
         """Minimise, telling how far it is, unless nobody needs to know what it is."""
         progress = self.progress if what else None
         rate = self.config.rate
-        descend(loss, parameters, n_steps=n_steps, rate=rate, what=what, progress=progress)
+        descend(loss, parameters, n_updates=n_updates, rate=rate, what=what, progress=progress)
 
     def density(
-        self, family: Policy, stage: Stage, start: Float, n_steps: int, what: str = ""
+        self, family: Policy, stage: Stage, start: Float, n_updates: int, what: str = ""
     ) -> Float:
         """Parameters fitted to a stage's actions by maximum likelihood: a new array."""
         observations, actions = family.prepare(stage)
@@ -174,7 +174,7 @@ class _Fit:
             batch = self.batch([len(actions)])
             return -family.log_prob(theta, observations[batch], actions[batch]).mean()
 
-        self.descend(loss, [theta], n_steps, what)
+        self.descend(loss, [theta], n_updates, what)
         # A copy: stages must not share one array, or consecutive policies would never differ.
         return np.array(theta.detach().cpu().numpy())
 

@@ -314,7 +314,7 @@ def _fit_member(
         _, starts, lengths = snippets.pairs(config.batch_pairs, rng)
         return pair_loss(net, rows, starts, lengths, snippet_length=config.snippet_length)
 
-    descend(loss, net, n_steps=config.n_steps, rate=config.rate, what=what, progress=progress)
+    descend(loss, net, n_updates=config.n_steps, rate=config.rate, what=what, progress=progress)
     return frozen(net, Activation.RELU)
 
 
