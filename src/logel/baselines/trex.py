@@ -216,7 +216,7 @@ def trex(
         values = values.astype(float)
         # Snippets that run on after an end compare with earning nothing: the network knows zero.
         zero = values.mean() if config.ends is Ends.INSIDE else 0.0
-        spread = max(float(values.std()), 1e-12)
+        spread = max(float(values.std()), 1e-12)  # a network may be flat
         total += (values - zero) / spread
         members.append(
             fitted.rescaled(

@@ -26,6 +26,7 @@ SUMO keeps one simulation per process: a second open `Crossroad` is refused.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,7 +70,9 @@ FEATURE_NAMES = ("time", "jerk", "slow", "crash")
 WEIGHTS = (0.0017, 0.0003, 0.0, 0.998)
 TARGETS = {"left": LEFT_ROAD, "right": RIGHT_ROAD}
 
+# In m/s: little more than a pedestrian's speed.
 SLOW_SPEED = 2.0
+# Far enough for a comfortable stop from the speed limit, which takes under 40 m.
 START_DISTANCE = 60.0
 _EGO = "ego"
 # Cars keep this time from the one ahead when they enter the map.
@@ -257,6 +260,7 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
         sumo, start = self._sumo, state.speed
         self._add_cars(state, until=state.steps * STEP + self.period)
         if start == 0 and acceleration == 0:
+            # Who stands cannot run into anybody: one call for the whole period saves time.
             sumo.vehicle.setSpeed(_EGO, 0.0)
             state.steps += self._substeps
             sumo.simulationStep((state.steps + 1) * STEP)
@@ -280,7 +284,7 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
             raise OptionError("no episode is running: call reset() first")
         return state
 
-    def _draw_traffic(self) -> list[_Arrival]:
+    def _draw_traffic(self) -> deque[_Arrival]:
         """The traffic of an episode, in order of arrival, from the environment's own numbers.
 
         The roads are filled already when the episode begins: a car that would have come before is
@@ -292,6 +296,7 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
             rate = self.np_random.uniform(*self.density)
             if rate <= 0:
                 continue
+            # The first may already be 20 m from the junction.
             time = -(ROAD_LENGTH - 20.0) / SPEED_LIMIT
             while True:
                 # A stream of this rate in which no two cars are closer than the least headway.
@@ -300,9 +305,10 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
                     break
                 straight = self.np_random.random() < _STRAIGHT_SHARE
                 target = opposite if straight else minor[self.np_random.integers(len(minor))]
+                # Two standard deviations: nobody crawls, nobody races.
                 haste = float(np.clip(self.np_random.normal(1.0, _HASTE), 0.8, 1.2))
                 cars.append(_Arrival(time, f"{origin}.{len(cars)}", f"{origin}-{target}", haste))
-        return sorted(cars, key=lambda car: car.time)
+        return deque(sorted(cars, key=lambda car: car.time))
 
     def _begin(self, state: _Episode) -> None:
         """Put the simulation back to its start, fill the roads, and place the ego vehicle."""
@@ -315,24 +321,19 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
         start = -self._path.offsets[f"in{EGO_ROAD}_0"] - START_DISTANCE
         sumo.vehicle.add(_EGO, self._path.name, departPos=f"{start:.2f}", departSpeed="max")
         sumo.simulationStep()
+        # SUMO's own care is switched off: the vehicle does as told, into a crash if need be.
         sumo.vehicle.setSpeedMode(_EGO, 32)
 
     def _add_cars(self, state: _Episode, *, until: float) -> None:
         """Hand the simulation the cars that arrive up to a time."""
         vehicle = self._sumo.vehicle
-        while state.next_car < len(state.cars) and state.cars[state.next_car].time <= until:
-            car = state.cars[state.next_car]
-            place = max(0.0, -car.time * SPEED_LIMIT)
-            vehicle.add(
-                car.name,
-                car.route,
-                depart=f"{max(car.time, 0.0):.1f}",
-                departPos=f"{place:.2f}",
-                departSpeed="max",
-            )
+        while state.cars and state.cars[0].time <= until:
+            car = state.cars.popleft()
+            depart = f"{max(car.time, 0.0):.1f}"
+            place = f"{max(0.0, -car.time * SPEED_LIMIT):.2f}"
+            vehicle.add(car.name, car.route, depart=depart, departPos=place, departSpeed="max")
             vehicle.setSpeedFactor(car.name, car.haste)
             state.routes[car.name] = car.route
-            state.next_car += 1
 
     def _look(self) -> None:
         """Read the simulation: where everybody is, and whether that is too close."""
@@ -407,8 +408,7 @@ class _Arrival:
 class _Episode:
     """What changes during an episode."""
 
-    cars: list[_Arrival]
-    next_car: int = 0
+    cars: deque[_Arrival]
     routes: dict[str, str] = field(default_factory=dict)
     observation: Float = field(default_factory=lambda: np.zeros(len(OBSERVATION_NAMES)))
     passed: set[str] = field(default_factory=set)
