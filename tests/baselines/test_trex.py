@@ -57,9 +57,14 @@ def improving() -> LearningHistory:
     return plane_history(np.linspace(0.05, 1.0, 6), seed=0)
 
 
-def test_improving_stages_give_a_reward_that_ranks_returns(improving: LearningHistory) -> None:
+@pytest.fixture(scope="module")
+def ranked(improving: LearningHistory) -> TrexReward:
+    return trex(improving, config=TOY, seed=1)
+
+
+def test_improving_stages_give_a_reward_that_ranks_returns(ranked: TrexReward) -> None:
     """Thresholds: three in four held-out pairs ordered rightly, rank correlation .8."""
-    reward = trex(improving, config=TOY, seed=1)
+    reward = ranked
     assert reward.accuracy > 0.75
     rng = np.random.default_rng(5)
     predicted, true = [], []
@@ -71,13 +76,14 @@ def test_improving_stages_give_a_reward_that_ranks_returns(improving: LearningHi
     assert spearmanr(predicted, true).statistic > 0.8
 
 
-def test_with_actions_stages_are_told_apart_even_better(improving: LearningHistory) -> None:
+def test_with_actions_stages_are_told_apart_even_better(
+    improving: LearningHistory, ranked: TrexReward
+) -> None:
     # By the gain, which the action betrays, rather than by the distance: pairs are ordered well,
     # but returns are ranked less well (.70 here) than from observations alone.
-    plain = trex(improving, config=TOY, seed=1)
     reward = trex(improving, config=replace(TOY, inputs="observation-action"), seed=1)
     assert reward.uses_actions and reward.members[0].n_inputs == 4
-    assert reward.accuracy > max(0.75, plain.accuracy)
+    assert reward.accuracy > max(0.75, ranked.accuracy)
 
 
 def test_a_learner_that_stands_still_is_not_ranked() -> None:
