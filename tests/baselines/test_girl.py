@@ -1,11 +1,9 @@
 import numpy as np
-import pytest
 
-from logel.baselines.girl import _on_simplex, girl
+from logel.baselines.girl import girl
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
 from logel.envs.tabular import feature_jacobian, random_mdp, sample_episodes, softmax_policy
-from logel.errors import OptionError
 from logel.inference.gauge import direction_error
 from logel.policies.softmax import TabularSoftmax
 
@@ -43,18 +41,3 @@ def test_smallest_gradient_and_sign_on_the_sphere() -> None:
     ]
     assert errors[1] < 0.1
     assert errors[1] < errors[0]
-
-
-def test_simplex_solution_is_the_constrained_minimum() -> None:
-    rng = np.random.default_rng(2)
-    root = rng.standard_normal((6, 3))
-    weights = _on_simplex(root.T @ root)
-    assert weights.sum() == pytest.approx(1) and (weights >= 0).all()
-    grid = rng.dirichlet(np.ones(3), size=20_000)
-    best = ((grid @ root.T) ** 2).sum(axis=1).min()
-    assert ((root @ weights) ** 2).sum() <= best + 1e-9
-
-
-def test_unknown_constraint_is_refused() -> None:
-    with pytest.raises(OptionError, match="sphere"):
-        girl(one_stage(2), TabularSoftmax(4, 3), gamma=0.9, constraint="cube")

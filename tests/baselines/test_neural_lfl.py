@@ -23,7 +23,6 @@ from logel.envs import lqr
 from logel.envs.parametric import LinearControl
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
 from logel.policies.base import Policy
-from logel.policies.cloning import CloneConfig
 from logel.policies.gaussian import LinearGaussian
 from logel.policies.networks import MLPCategorical, MLPGaussian
 from logel.policies.softmax import LinearSoftmax, TabularSoftmax
@@ -33,7 +32,6 @@ QUICK = NeuralLflConfig(
     hidden=(8,),
     head_hidden=8,
     clone_steps=20,
-    divergence_steps=5,
     initial_steps=20,
     shaping_steps=20,
     batch_rows=32,
@@ -117,7 +115,7 @@ def test_targets_are_the_reward_up_to_the_soft_value() -> None:
     for t, (quadratic, level) in enumerate(values):
         stage = history[t]
         rows = step_rows(stage, policy, path[t], path[t + 1], family=MLPGaussian(2, 1))
-        found = step_targets(rows, rows.next_divergence, gamma=0.9, temperature=TEMPERATURE)
+        found = step_targets(rows, gamma=0.9, temperature=TEMPERATURE)
         s, following = stage.observations, stage.next_observations()
         here, there = (level - ((x @ quadratic) * x).sum(axis=1) for x in (s, following))
         reward = problem.features(s, stage.actions) @ WEIGHTS
@@ -132,7 +130,7 @@ def test_nothing_follows_a_termination_and_unseen_states_are_left_out() -> None:
     seen = step_rows(Stage.from_episodes([ended]), policy, np.zeros(1), np.ones(1), family=family)
     # Means 0 and s, deviation 1: the divergence is s^2 / 2 and log pi'(0|s) = -s^2/2 + constant.
     constant = -0.5 * np.log(2 * np.pi)
-    found = step_targets(seen, seen.next_divergence, gamma=0.5, temperature=2.0)
+    found = step_targets(seen, gamma=0.5, temperature=2.0)
     np.testing.assert_allclose(found.numpy(), [2 * (-0.5 + constant + 1.0), 2 * (-2 + constant)])
     partly = step_rows(
         Stage.from_episodes([ended, cut]), policy, np.zeros(1), np.ones(1), family=family
@@ -212,28 +210,26 @@ def small_history(policy: Policy, *, n_stages: int = 3, seed: int = 0) -> Learni
     return LearningHistory.from_stages(stages)
 
 
-@pytest.mark.parametrize("divergence", ["exact", "network"])
 @pytest.mark.parametrize(
     "policy",
     [MLPGaussian(2, 2, hidden=(4,)), MLPCategorical(2, 3, hidden=(4,)), LinearSoftmax(2, 3)],
     ids=lambda policy: type(policy).__name__,
 )
 def test_any_family_is_deterministic_and_comes_back_from_disk(
-    policy: Policy, divergence: str, tmp_path: Path
+    policy: Policy, tmp_path: Path
 ) -> None:
     history = small_history(policy)
-    config = replace(QUICK, divergence=divergence)
     told: list[tuple[str, int, int]] = []
     torch.manual_seed(1)
     first = neural_lfl(
-        history, policy, gamma=0.9, config=config, progress=lambda *args: told.append(args)
+        history, policy, gamma=0.9, config=QUICK, progress=lambda *args: told.append(args)
     )
     torch.manual_seed(2)
-    again = neural_lfl(history, policy, gamma=0.9, config=config)
+    again = neural_lfl(history, policy, gamma=0.9, config=QUICK)
     stage = history[0]
     batch = (stage.observations, stage.actions, stage.next_observations())
     np.testing.assert_array_equal(first(*batch), again(*batch))
-    other = neural_lfl(history, policy, gamma=0.9, config=config, seed=1)
+    other = neural_lfl(history, policy, gamma=0.9, config=QUICK, seed=1)
     assert np.abs(first(*batch) - other(*batch)).max() > 0
     assert ("cloning", 3, 3) in told and ("reward with potentials", 20, 20) in told
     assert all(0 < done <= total for _, done, total in told)
@@ -271,21 +267,18 @@ def test_numpy_reward_is_the_familys_log_density(policy: Policy) -> None:
 def test_clones_of_stages_do_not_share_their_numbers() -> None:
     policy = LinearGaussian(2, 1)
     history = small_history(policy)
-    fit = _Fit(replace(QUICK, clone_steps=600, rate=0.05), np.random.default_rng(0), say_nothing)
-    cloned = _cloned(history, policy, fit, None)
+    fit = _Fit(replace(QUICK, clone_steps=600, rate=0.05), np.random.default_rng(0), None)
+    cloned = _cloned(history, policy, fit)
     for t, stage in enumerate(history):
         x = stage.observations
         exact = np.linalg.lstsq(x, stage.actions, rcond=None)[0].ravel()
         spread = np.sqrt(((stage.actions - x @ exact[:, None]) ** 2).mean())
         np.testing.assert_allclose(cloned[t], [*exact, np.log(spread)], atol=0.15 * spread)
     rows = step_rows(history[0], policy, cloned[0], cloned[1], family=MLPGaussian(2, 1))
-    assert rows.divergence.min() > 0
+    assert rows.next_divergence.min() > 0
 
 
-def say_nothing(what: str, done: int, total: int) -> None: ...
-
-
-def test_known_parameters_are_used_and_clones_can_be_handed_in() -> None:
+def test_known_parameters_are_used_unless_they_are_to_be_ignored() -> None:
     policy = LinearGaussian(2, 1)
     history = small_history(policy)
     theta = np.random.default_rng(3).normal(size=(3, 3))
@@ -293,31 +286,26 @@ def test_known_parameters_are_used_and_clones_can_be_handed_in() -> None:
         [replace(stage, parameters=row) for stage, row in zip(history, theta, strict=True)]
     )
     by_history = neural_lfl(known, policy, gamma=0.9, config=QUICK)
-    by_argument = neural_lfl(history, policy, gamma=0.9, config=QUICK, parameters=theta)
-    assert by_history.residual == by_argument.residual
+    again = neural_lfl(known, LinearGaussian(2, 1), gamma=0.9, config=QUICK)
+    assert by_history.residual == again.residual
     ignored = neural_lfl(known, policy, gamma=0.9, config=QUICK, use_parameters=False)
-    by_clone = neural_lfl(
-        history, policy, gamma=0.9, config=QUICK, clone_config=CloneConfig(holdout=0.0)
-    )
-    assert len({by_history.residual, ignored.residual, by_clone.residual}) == 3
+    cloned = neural_lfl(history, policy, gamma=0.9, config=QUICK)
+    assert by_history.residual != ignored.residual == cloned.residual
 
 
-def test_temperature_only_scales_but_not_for_the_authors() -> None:
+def test_temperature_only_scales() -> None:
     policy = MLPGaussian(2, 1, hidden=(4,))
     history = small_history(policy)
     stage = history[0]
     batch = (stage.observations, stage.actions, stage.observations)
 
-    def shape(temperature: float, config: NeuralLflConfig) -> np.ndarray:
+    def shape(temperature: float) -> np.ndarray:
         # The potentials start alike, whatever the scale: without them the fit is the same.
-        config = replace(config, shaping_steps=0, clone_steps=20, initial_steps=20)
+        config = replace(QUICK, shaping_steps=0)
         reward = neural_lfl(history, policy, gamma=0.9, temperature=temperature, config=config)
         return reward(*batch)
 
-    np.testing.assert_allclose(shape(2.0, QUICK), 4 * shape(0.5, QUICK))
-    authors = NeuralLflConfig.authors()
-    assert (authors.divergence, authors.scaled, authors.batch_rows) == ("network", False, 100)
-    np.testing.assert_allclose(shape(2.0, authors), shape(0.5, authors))
+    np.testing.assert_allclose(shape(2.0), 4 * shape(0.5))
 
 
 def test_mistakes_are_named() -> None:
@@ -333,10 +321,6 @@ def test_mistakes_are_named() -> None:
         neural_lfl(history, policy, gamma=1.0)
     with pytest.raises(OptionError, match="temperature"):
         neural_lfl(history, policy, gamma=0.9, temperature=0.0)
-    with pytest.raises(HistoryError, match=r"\(3, 3\).*\(2, 3\)"):
-        neural_lfl(history, policy, gamma=0.9, parameters=np.zeros((2, 3)))
-    with pytest.raises(OptionError, match=r"divergence.*exact"):
-        NeuralLflConfig(divergence="guess")
     with pytest.raises(OptionError, match="shaping_steps"):
         NeuralLflConfig(shaping_steps=-1)
     with pytest.raises(IdentificationError, match="diverged"):

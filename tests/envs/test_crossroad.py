@@ -20,6 +20,7 @@ from logel.envs.crossroad.driver import (
     plain_clone,
 )
 from logel.envs.crossroad.network import network_path
+from logel.envs.crossroad.simulation import SimulationBusyError
 from logel.envs.crossroad.world import (
     FEATURE_NAMES,
     GO,
@@ -27,7 +28,6 @@ from logel.envs.crossroad.world import (
     WEIGHTS,
     YIELD,
     Crossroad,
-    SimulationBusyError,
 )
 from logel.errors import MissingExtraError, OptionError
 from logel.inference.infer import Method, infer_reward

@@ -12,17 +12,15 @@ from logel.envs.lqr import (
     LQRProblem,
     feature_expectations,
     feature_jacobian,
-    optimal_gains,
     optimal_stationary_gain,
     point_mass,
-    random_lqr,
     relative_regret,
     sample_episodes,
     second_moments,
-    start_value,
     stationary_expectations,
 )
 from logel.errors import OptionError, PolicyError
+from random_lqr import random_lqr
 
 MASS_WEIGHTS = np.array([1.0, 0.3, 0.2])
 
@@ -145,25 +143,32 @@ def test_the_same_seed_gives_the_same_episodes() -> None:
 # --- best policies ----------------------------------------------------------------------------
 
 
+def first_riccati_gain(problem: LQRProblem, weights: Any, horizon: int) -> Any:
+    """The first action's best gain in an episode that ends, by the recursion from its end."""
+    n, gamma = problem.n_states, problem.gamma
+    cost = np.tensordot(weights, problem.costs, axes=1)
+    both = np.concatenate([problem.dynamics, problem.control], axis=1)
+    to_go = np.zeros((n, n))
+    for _ in range(horizon):
+        total = cost + gamma * both.T @ to_go @ both
+        gain = -np.linalg.solve(total[n:, n:], total[n:, :n])
+        closed = np.concatenate([np.eye(n), gain])
+        to_go = closed.T @ total @ closed
+    return gain
+
+
+# With both weights 1 the scalar problem's cost to go is p s^2, p = 1 + p/2 - (p/2)^2 / (1 + p/2):
+# p = sqrt(2), and the best action -s (p/2) / (1 + p/2).
+SCALAR_GAIN = -(0.5**0.5) / (1 + 0.5**0.5)
+
+
 def test_riccati_by_hand() -> None:
+    gain = optimal_stationary_gain(scalar(), [1.0, 1.0])
+    np.testing.assert_allclose(gain, [[SCALAR_GAIN]], atol=1e-12)
     # The last action only costs: 0. The first trades 1 * a^2 against .5 * (s + a)^2: a = -s / 3.
-    gains = optimal_gains(scalar(), [1.0, 1.0])
-    np.testing.assert_allclose(gains[:, 0, 0], [-1 / 3, 0.0], atol=1e-15)
-
-
-@pytest.mark.parametrize("problem", problems())
-def test_no_perturbation_beats_the_riccati_gains(problem: LQRProblem) -> None:
-    rng = np.random.default_rng(4)
-    weights = rng.uniform(0.2, 1.0, problem.n_features)
-    gains = optimal_gains(problem, weights)
-    best = start_value(problem, gains, weights=weights)
-    for size in (1e-3, 0.1, 1.0):
-        for _ in range(20):
-            other = gains + size * rng.standard_normal(gains.shape)
-            assert start_value(problem, other, weights=weights) < best
-    noisy = start_value(problem, gains, weights=weights, sigma=0.3)
-    other = gains + 0.1 * rng.standard_normal(gains.shape)
-    assert start_value(problem, other, weights=weights, sigma=0.3) < noisy < best
+    for horizon, expected in ((1, 0.0), (2, -1 / 3)):
+        oracle = first_riccati_gain(scalar(), [1.0, 1.0], horizon)
+        np.testing.assert_allclose(oracle, [[expected]], atol=1e-15)
 
 
 @pytest.mark.parametrize("problem", problems())
@@ -177,7 +182,9 @@ def test_long_episodes_approach_the_stationary_answers(problem: LQRProblem) -> N
     )
     weights = np.linspace(0.3, 1.0, problem.n_features)
     np.testing.assert_allclose(
-        optimal_gains(long, weights)[0], optimal_stationary_gain(problem, weights), atol=1e-8
+        first_riccati_gain(problem, weights, 500),
+        optimal_stationary_gain(problem, weights),
+        atol=1e-8,
     )
 
 
@@ -198,16 +205,9 @@ def test_no_perturbation_beats_the_stationary_gain(problem: LQRProblem, weights:
             assert stationary_expectations(problem, other) @ weights < best
 
 
-@pytest.mark.parametrize("stationary", [True, False])
-def test_regret_is_zero_for_the_truth_and_grows_with_error(stationary: bool) -> None:
-    problem = point_mass()
+def test_regret_is_zero_for_the_truth_and_grows_with_error() -> None:
     regrets = [
-        relative_regret(
-            problem,
-            2.0 * MASS_WEIGHTS + [0, 0, error],
-            true_weights=MASS_WEIGHTS,
-            stationary=stationary,
-        )
+        relative_regret(point_mass(), 2.0 * MASS_WEIGHTS + [0, 0, error], true_weights=MASS_WEIGHTS)
         for error in (0.0, 0.5, 5.0, 1e6)
     ]
     assert regrets[0] < 1e-10
@@ -217,38 +217,34 @@ def test_regret_is_zero_for_the_truth_and_grows_with_error(stationary: bool) -> 
 
 
 def test_regret_by_hand() -> None:
-    # Two steps, one free action: it costs a^2 + .5 (s + a)^2 and is a = -s / 3 at its best, for
-    # s^2 / 3. Believing effort to be free of cost it is a = -s, for s^2; never acting: s^2 / 2.
-    regret = relative_regret(scalar(), [1, 0], true_weights=[1, 1], stationary=False)
-    assert regret == pytest.approx((1 - 1 / 3) / (1 / 2 - 1 / 3))
+    # A gain k costs (1 + k^2) E sum gamma^h s_h^2, a sum proportional to 1 / (1 - (1 + k)^2 / 2).
+    # Believing effort to be free of cost it is k = -1, for 2; never acting, k = 0, costs 2 too.
+    def cost(k: float) -> float:
+        return (1 + k**2) / (1 - (1 + k) ** 2 / 2)
+
+    best = cost(SCALAR_GAIN)
+    assert best == pytest.approx(2**0.5)
+    for wrong, gain in (([1, 0], -1.0), ([0, 1], 0.0), ([1, 1e-9], -1.0)):
+        regret = relative_regret(scalar(), wrong, true_weights=[1, 1])
+        assert regret == pytest.approx((cost(gain) - best) / (cost(0.0) - best))
 
 
-@pytest.mark.parametrize("stationary", [True, False])
-def test_weights_that_reward_ever_larger_actions(stationary: bool) -> None:
+def test_weights_that_reward_ever_larger_actions() -> None:
     problem = point_mass()
     for wrong in ([1, 1, -1], [-1, -1, -1], [-1, -1, 0.01]):
-        regret = relative_regret(problem, wrong, true_weights=MASS_WEIGHTS, stationary=stationary)
-        assert regret == np.inf
-    best = optimal_stationary_gain if stationary else optimal_gains
+        assert relative_regret(problem, wrong, true_weights=MASS_WEIGHTS) == np.inf
     with pytest.raises(OptionError, match="no policy is best"):
-        best(problem, [1, 1, -1])
+        optimal_stationary_gain(problem, [1, 1, -1])
     # Where nothing depends on the actions, not acting is as good as anything.
-    np.testing.assert_array_equal(best(problem, [0, 0, 0]), 0.0)
+    np.testing.assert_array_equal(optimal_stationary_gain(problem, [0, 0, 0]), 0.0)
 
 
-def test_the_end_of_an_episode_is_less_forgiving() -> None:
-    # A reward for speed is held back by the position's cost, except when nothing comes after.
-    wrong = [0.7, -0.64, 0.3]
-    assert relative_regret(point_mass(), wrong, true_weights=MASS_WEIGHTS) < 0.2
-    ending = relative_regret(point_mass(), wrong, true_weights=MASS_WEIGHTS, stationary=False)
-    assert ending == np.inf
+def test_a_reward_for_speed_is_held_back_by_the_positions_cost() -> None:
+    assert relative_regret(point_mass(), [0.7, -0.64, 0.3], true_weights=MASS_WEIGHTS) < 0.2
 
 
-@pytest.mark.parametrize("stationary", [True, False])
-def test_nothing_to_lose_is_no_regret(stationary: bool) -> None:
-    problem = point_mass()
-    truth = [0, 0, 1]
-    assert relative_regret(problem, [1, 1, 1], true_weights=truth, stationary=stationary) == 0.0
+def test_nothing_to_lose_is_no_regret() -> None:
+    assert relative_regret(point_mass(), [1, 1, 1], true_weights=[0, 0, 1]) == 0.0
 
 
 # --- mistakes ---------------------------------------------------------------------------------
@@ -279,7 +275,7 @@ def test_malformed_policies_are_refused() -> None:
         feature_expectations(scalar(), [[1.0]], sigma=-1.0)
     with pytest.raises(PolicyError, match="states grow too fast"):
         stationary_expectations(scalar(), [[1.0]])
-    with pytest.raises(PolicyError, match="one for all times"):
+    with pytest.raises(PolicyError, match="gain must be finite, of shape"):
         feature_jacobian(scalar(), [[[1.0]], [[1.0]]])
     with pytest.raises(OptionError, match="weights must be 2 finite"):
-        start_value(scalar(), [[1.0]], weights=[1.0])
+        optimal_stationary_gain(scalar(), [1.0])

@@ -20,13 +20,11 @@ from logel.envs.tabular import (
     feature_jacobian,
     occupancy,
     optimal_policy,
-    optimal_policy_finite,
     random_mdp,
     relative_regret,
     sample_episodes,
     softmax_policy,
     start_value,
-    state_values,
     uniform_policy,
 )
 from logel.errors import OptionError, PolicyError
@@ -128,8 +126,6 @@ def test_values_features_and_occupancy_agree(
     q_values = action_values(mdp, policy, weights=weights, horizon=horizon)
     successor = feature_action_values(mdp, policy, horizon=horizon)
     np.testing.assert_allclose(successor @ weights, q_values, atol=1e-10)
-    values = state_values(mdp, policy, weights=weights, horizon=horizon)
-    np.testing.assert_allclose(values, (policy * q_values).sum(axis=1), atol=1e-12)
     collected = feature_expectations(mdp, policy, horizon=horizon) @ weights
     assert start_value(mdp, policy, weights=weights, horizon=horizon) == pytest.approx(collected)
 
@@ -162,25 +158,8 @@ def test_policy_iteration_equals_value_iteration(
     policy, values = optimal_policy(mdp, weights)
     np.testing.assert_allclose(values, value_iteration(mdp, weights), atol=1e-9)
     np.testing.assert_array_equal(np.sort(policy, axis=1)[:, -1], 1.0)
-    np.testing.assert_allclose(state_values(mdp, policy, weights=weights), values, atol=1e-10)
-
-
-@quick
-@given(worlds(), st.sampled_from([1, 3, 8]))
-def test_backward_induction_is_the_best_over_every_plan(
-    world: tuple[TabularMDP, FloatArray, FloatArray], horizon: int
-) -> None:
-    mdp, theta, weights = world
-    policies, values = optimal_policy_finite(mdp, weights, horizon=horizon)
-    # Following the returned policies forward must give the values claimed.
-    state, collected = mdp.initial, 0.0
-    for h, policy in enumerate(policies):
-        visits = state[:, None] * policy
-        collected += mdp.gamma**h * float((visits * (mdp.expected_features @ weights)).sum())
-        state = np.tensordot(visits, mdp.transitions, axes=2)
-    assert collected == pytest.approx(float(mdp.initial @ values))
-    other = start_value(mdp, policy_of(mdp, theta), weights=weights, horizon=horizon)
-    assert collected >= other - 1e-10
+    followed = (policy * action_values(mdp, policy, weights=weights)).sum(axis=1)
+    np.testing.assert_allclose(followed, values, atol=1e-10)
 
 
 def test_ties_go_to_the_lowest_action_at_any_scale() -> None:
@@ -228,9 +207,7 @@ def test_sampled_visits_match_the_exact_occupancy(mdp: TabularMDP) -> None:
     assert (np.abs(error) < 4 * discounted.std(axis=0) / np.sqrt(20_000)).all()
 
 
-def test_sampling_shapes_starts_and_seeds(mdp: TabularMDP) -> None:
-    starts = np.arange(10) % mdp.n_states
-
+def test_sampling_shapes_and_seeds(mdp: TabularMDP) -> None:
     def sample(seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64], FloatArray]:
         return sample_episodes(
             mdp,
@@ -238,7 +215,6 @@ def test_sampling_shapes_starts_and_seeds(mdp: TabularMDP) -> None:
             rng=np.random.default_rng(seed),
             n_episodes=10,
             horizon=4,
-            start_states=starts,
         )
 
     states, actions, features = sample(0)
@@ -248,7 +224,6 @@ def test_sampling_shapes_starts_and_seeds(mdp: TabularMDP) -> None:
     assert actions.dtype == np.int64
     assert features.shape == (10, 4, mdp.n_features)
     assert features.dtype == np.float64
-    np.testing.assert_array_equal(states[:, 0], starts)
     np.testing.assert_array_equal(features, mdp.features[states[:, :-1], actions, states[:, 1:]])
     assert (mdp.transitions[states[:, :-1], actions, states[:, 1:]] > 0.0).all()
     for first, again in zip(sample(0), (states, actions, features), strict=True):
@@ -317,9 +292,6 @@ def test_malformed_arguments_are_refused(mdp: TabularMDP) -> None:
         occupancy(mdp, policy, horizon=0)
     with pytest.raises(OptionError, match="branching"):
         random_mdp(rng, n_states=2, n_actions=2, n_features=1, branching=3)
-    for starts in ([0, 5], [0, -1], [0], [0.0, 1.0]):
-        with pytest.raises(OptionError, match="start_states"):
-            sample_episodes(mdp, policy, rng=rng, n_episodes=2, horizon=1, start_states=starts)
 
 
 def test_arrays_are_read_only_copies() -> None:

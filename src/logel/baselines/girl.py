@@ -7,10 +7,9 @@ gradient at the last policy is smallest.
 from __future__ import annotations
 
 import numpy as np
-import scipy.optimize
 
 from logel.data.history import LearningHistory
-from logel.errors import IdentificationError, OptionError
+from logel.errors import IdentificationError
 from logel.inference.gauge import FeatureMoments, find_gauge
 from logel.policies.base import Policy
 from logel.policies.cloning import CloneConfig, clone
@@ -25,20 +24,17 @@ def girl(
     policy: Policy,
     *,
     gamma: float,
-    constraint: str = "sphere",
     baseline: Baseline | str = Baseline.NONE,
     features: FeatureFunction | None = None,
     use_parameters: bool = True,
     seed: int = 0,
 ) -> LinearReward:
-    """Weights whose gradient at the last policy is smallest.
+    """Weights of unit norm, in the identified subspace, whose gradient is smallest.
 
     Args:
         history: What was observed; only the last stage is used.
         policy: Family of the learner's policies.
         gamma: Discount factor, in [0, 1).
-        constraint: "sphere" (unit norm, in the identified subspace), or "simplex" (non-negative,
-            summing to one).
         baseline: Of the G(PO)MDP estimator.
         features: Computes reward features when the episodes carry none.
         use_parameters: Use the last stage's parameters if recorded, instead of cloning.
@@ -47,8 +43,6 @@ def girl(
     The gradient's norm does not know the weights' sign; on the sphere the sign is the one for
     which sharpening the policy would pay, as it does for an agent that is nearly optimal.
     """
-    if constraint not in ("sphere", "simplex"):
-        raise OptionError(f"constraint must be 'sphere' or 'simplex', but is {constraint!r}")
     last = len(history) - 1
     stage = featured(history[last], features, last)
     theta = stage.parameters if use_parameters else None
@@ -57,8 +51,6 @@ def girl(
         theta = clone([stage], policy, CloneConfig(holdout=0.0), rng=rng).parameters[0]
     jacobian = stage_jacobian(policy, theta, stage, gamma=gamma, baseline=baseline)
     names = feature_names(history, features, jacobian.mean.shape[1])
-    if constraint == "simplex":
-        return LinearReward(_on_simplex(jacobian.mean.T @ jacobian.mean), features)
     moments = FeatureMoments()
     moments.add(stage)
     basis = find_gauge([jacobian], np.ones(1), moments, names).identified
@@ -67,15 +59,3 @@ def girl(
     weights = basis @ np.linalg.svd(jacobian.mean @ basis)[2][-1]
     sign = -1.0 if theta @ jacobian.mean @ weights < 0 else 1.0
     return LinearReward(sign * weights, features)
-
-
-def _on_simplex(gram: np.typing.NDArray[np.float64]) -> np.typing.NDArray[np.float64]:
-    """Minimise w' gram w over the simplex: a non-negative least-squares problem in disguise."""
-    q = len(gram)
-    values, vectors = np.linalg.eigh(gram)
-    root = np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T
-    # A heavy row enforces the sum; its weight only has to dwarf the data's.
-    heavy = 1e6 * max(float(np.sqrt(values.max(initial=0.0))), 1e-12)
-    matrix = np.concatenate([root, np.full((1, q), heavy)])
-    weights = scipy.optimize.nnls(matrix, np.concatenate([np.zeros(q), [heavy]]))[0]
-    return np.asarray(weights / weights.sum())

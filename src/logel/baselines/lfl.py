@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from logel.baselines.checks import check_gamma, check_positive, check_stages
 from logel.data.history import LearningHistory
-from logel.errors import IdentificationError, OptionError, PolicyError
+from logel.errors import PolicyError
 from logel.policies.cloning import CloneConfig, clone
 from logel.policies.softmax import TabularSoftmax
 from logel.types import Array, Float
@@ -48,7 +49,6 @@ def lfl(
     *,
     gamma: float,
     temperature: float = 0.7,
-    clone_config: CloneConfig | None = None,
     use_parameters: bool = True,
     seed: int = 0,
 ) -> TabularReward:
@@ -59,18 +59,16 @@ def lfl(
         policy: The tabular family of the learner's policies.
         gamma: Discount factor, in [0, 1).
         temperature: The model's alpha; the paper's experiments use .7 whatever the learner's.
-        clone_config: How policies are cloned; by default as in `infer_reward`.
         use_parameters: Use the history's policy parameters if it has them, instead of cloning.
         seed: Chooses held-out episodes.
     """
     if not isinstance(policy, TabularSoftmax):
         raise PolicyError("tabular LfL needs a TabularSoftmax policy")
-    if len(history) < 2:
-        raise IdentificationError(f"the history has {len(history)} stage: at least two are needed")
+    check_stages(history)
     theta = history.parameters() if use_parameters else None
     if theta is None:
-        config = clone_config or CloneConfig(holdout=0.0)
-        theta = clone(history, policy, config, rng=np.random.default_rng(seed)).parameters
+        rng = np.random.default_rng(seed)
+        theta = clone(history, policy, CloneConfig(holdout=0.0), rng=rng).parameters
     states = np.arange(policy.n_states)
     policies = np.stack([policy.probabilities(row, states) for row in theta])
     return fit_lfl(
@@ -108,10 +106,8 @@ def fit_lfl(
         gamma: Discount factor.
         temperature: The model's alpha.
     """
-    if not 0 <= gamma < 1:
-        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
-    if temperature <= 0:
-        raise OptionError(f"temperature must be positive, but is {temperature}")
+    check_gamma(gamma)
+    check_positive(temperature=temperature)
     n_states, n_actions = transitions.shape[:2]
     targets = lfl_targets(policies, transitions, gamma=gamma, temperature=temperature)
     shaping = shaping_matrix(transitions, gamma)

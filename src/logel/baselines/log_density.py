@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from os import PathLike
+from typing import Self
 
 import numpy as np
 
 from logel.baselines.networks import Network, flat_rows
-from logel.baselines.reward_file import RewardFile, load_reward, number, save_reward
-from logel.errors import FormatError, OptionError
+from logel.baselines.reward_file import RewardFile, SavedReward, number
+from logel.errors import OptionError
 from logel.types import Array, Float
 
-_KIND = "neural-lfl"
 _LOG_2PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True, eq=False)
-class LogDensityReward:
+class LogDensityReward(SavedReward):
     """The reward of neural LfL: scale * log-density of N(network(s), exp(log_std)^2) or a softmax.
 
     Attributes:
@@ -29,6 +28,9 @@ class LogDensityReward:
         residual: Root-mean-square misfit of the targets.
         explained: Share of the targets' variance that reward and potentials explain.
     """
+
+    kind = "neural-lfl"
+    method = "neural LfL"
 
     network: Network
     log_std: Float | None
@@ -72,25 +74,20 @@ class LogDensityReward:
         constant = self.log_std.sum() + 0.5 * _LOG_2PI * len(self.log_std)
         return np.asarray(-self.scale * (0.5 * (scaled * scaled).sum(axis=1) + constant))
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write to one file: safetensors with a JSON header."""
+    def _content(self) -> RewardFile:
         arrays = {} if self.log_std is None else {"log_std": self.log_std}
         networks = {"network": self.network, "shaping": self.shaping}
         facts = {"scale": self.scale, "residual": self.residual, "explained": self.explained}
-        save_reward(path, _KIND, RewardFile(networks, arrays, facts))
+        return RewardFile(networks, arrays, facts)
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> LogDensityReward:
-        """Read what `save` wrote; anything else is a FormatError."""
-        content = load_reward(path, _KIND)
-        try:
-            return cls(
-                network=content.networks["network"],
-                log_std=content.arrays.get("log_std"),
-                scale=number(content.facts["scale"]),
-                shaping=content.networks["shaping"],
-                residual=number(content.facts["residual"]),
-                explained=number(content.facts["explained"]),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise FormatError(f"{path} is not a reward of neural LfL: {error}") from None
+    def _from_content(cls, content: RewardFile) -> Self:
+        networks, facts = content.networks, content.facts
+        return cls(
+            network=networks["network"],
+            log_std=content.arrays.get("log_std"),
+            scale=number(facts["scale"]),
+            shaping=networks["shaping"],
+            residual=number(facts["residual"]),
+            explained=number(facts["explained"]),
+        )

@@ -6,7 +6,7 @@ plain matrix products are several times faster than torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,7 +16,10 @@ import torch
 from torch import Tensor
 
 from logel.errors import Choice, IdentificationError, OptionError
-from logel.types import Array
+from logel.types import Array, Progress
+
+# Rows evaluated at a time: 16,384 rows of 64 units are 8 MB.
+_BLOCK = 2**14
 
 
 class Activation(Choice):
@@ -47,22 +50,25 @@ class Network:
                 f"a network needs as many biases as weights, at least one, but has "
                 f"{len(self.biases)} and {len(self.weights)}"
             )
-        kind = self.weights[0].dtype
         for weight, bias in zip(self.weights, self.biases, strict=True):
-            if weight.ndim != 2 or 0 in weight.shape or bias.shape != weight.shape[:1]:
-                raise OptionError(
-                    f"a layer needs a matrix and a bias for each row, but has {weight.shape} and "
-                    f"{bias.shape}"
-                )
-            if {weight.dtype, bias.dtype} != {kind} or kind not in (np.float32, np.float64):
-                raise OptionError("a network's numbers must be all float32 or all float64")
-            if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
-                raise OptionError("a network's numbers must be finite")
+            self._check_layer(weight, bias)
         for before, after in pairwise(self.weights):
             if after.shape[1] != before.shape[0]:
                 raise OptionError(
                     f"a layer of {before.shape[0]} numbers cannot feed one of {after.shape[1]}"
                 )
+
+    def _check_layer(self, weight: Array, bias: Array) -> None:
+        kind = self.weights[0].dtype
+        if weight.ndim != 2 or 0 in weight.shape or bias.shape != weight.shape[:1]:
+            raise OptionError(
+                f"a layer needs a matrix and a bias for each row, but has {weight.shape} and "
+                f"{bias.shape}"
+            )
+        if {weight.dtype, bias.dtype} != {kind} or kind not in (np.float32, np.float64):
+            raise OptionError("a network's numbers must be all float32 or all float64")
+        if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+            raise OptionError("a network's numbers must be finite")
 
     @property
     def n_inputs(self) -> int:
@@ -117,6 +123,11 @@ class Network:
         )
 
 
+def blocks(n_rows: int) -> Iterator[slice]:
+    """Parts of all rows, to be evaluated one at a time: bounds memory."""
+    return (slice(start, start + _BLOCK) for start in range(0, n_rows, _BLOCK))
+
+
 def flat_rows(values: Array) -> Array:
     """Anything with N rows as a table, shape (N, numbers per row)."""
     array = np.asarray(values)
@@ -158,27 +169,22 @@ def descend(
     loss: Callable[[], Tensor],
     parameters: Sequence[Tensor],
     *,
-    n_steps: int,
+    n_updates: int,
     rate: float,
-    report: Callable[[int], None],
+    what: str = "",
+    progress: Progress | None = None,
 ) -> None:
-    """Steps of Adam, in place; the loss draws its own minibatch."""
+    """Steps of Adam, in place; the loss draws its own minibatch. Progress is told about `what`."""
     optimiser = torch.optim.Adam(list(parameters), lr=rate)
-    every = max(1, n_steps // 50)
-    for step in range(1, n_steps + 1):
+    # Fifty reports are a smooth bar; more would only cost time.
+    every = max(1, n_updates // 50)
+    for step in range(1, n_updates + 1):
         optimiser.zero_grad()
         loss().backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-        if step % every == 0 or step == n_steps:
-            report(step)
+        if progress is not None and (step % every == 0 or step == n_updates):
+            progress(what, step, n_updates)
     if not all(bool(torch.isfinite(p).all()) for p in parameters):
         raise IdentificationError(
             f"the fit diverged at rate {rate}: lower it, or bring the observations to unit size"
         )
-
-
-def check_positive(**values: float) -> None:
-    """Refuse options that must be positive, by name."""
-    for name, value in values.items():
-        if not value > 0:
-            raise OptionError(f"{name} must be positive, but is {value}")

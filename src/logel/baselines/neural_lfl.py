@@ -10,9 +10,10 @@ fitted to it by least squares. The reward has the shape of a policy: alpha times
 loses nothing, since for the soft-optimal policy this is the true reward up to a potential. It
 starts from the clone of the last stage, and is then fitted with the potentials.
 
-The authors' reward is the log-density itself, which must stretch to alpha and cannot: what is left
-is a constant, and a potential needs 1 / (1 - gamma) times that to make up for it. They also learn
-the divergences by a network, in too few steps. `NeuralLflConfig.authors()` does as they do.
+Two of the authors' choices are left out. Their reward is the log-density itself, which must stretch
+to alpha and cannot: what is left is a constant, and a potential needs 1 / (1 - gamma) times that to
+make up for it. And they learn the divergences by a network, in too few steps, where both policies
+give them in closed form.
 
 An "epoch" of the authors' settings (1000, 100, 3000, 1000) is one step of Adam on a minibatch, not
 a pass over the data: passes over ten stages of 32,000 rows would take hours.
@@ -31,15 +32,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from logel.baselines.checks import check_gamma, check_positive, check_stages
 from logel.baselines.log_density import LogDensityReward
 from logel.baselines.networks import (
     Activation,
-    Network,
-    check_positive,
+    blocks,
     descend,
     forward,
     frozen,
@@ -48,35 +48,15 @@ from logel.baselines.networks import (
 from logel.baselines.soft_improvement import StepRows, step_rows, step_targets
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
-from logel.errors import (
-    Choice,
-    HistoryError,
-    IdentificationError,
-    LogelError,
-    OptionError,
-    PolicyError,
-)
+from logel.errors import LogelError, OptionError, PolicyError
 from logel.policies.base import Policy
-from logel.policies.cloning import CloneConfig, clone, known_parameters, starting_point
+from logel.policies.cloning import known_parameters, starting_point
 from logel.policies.gaussian import GaussianPolicy
 from logel.policies.networks import MLPCategorical, MLPGaussian
 from logel.policies.softmax import SoftmaxPolicy, TabularSoftmax
 from logel.types import Float, Progress
 
-# Rows evaluated at a time where all of them are: bounds memory.
-_BLOCK = 2**14
-
-
-class Divergence(Choice):
-    """How the divergence of consecutive policies is known in the next state.
-
-    EXACT: from both policies, in closed form.
-    NETWORK: by a network fitted to it in the stage's states, as the authors do. In their 100 steps
-        it learns little more than the mean.
-    """
-
-    EXACT = "exact"
-    NETWORK = "network"
+_STEPS = ("clone_steps", "initial_steps", "shaping_steps")
 
 
 @dataclass(frozen=True)
@@ -85,11 +65,8 @@ class NeuralLflConfig:
 
     Attributes:
         hidden: Widths of the reward network; by default those of the policy's, else (64, 64).
-        head_hidden: Width of the divergences' and the potentials' hidden layer.
-        divergence: See `Divergence`.
-        scaled: Whether the reward is the temperature times a log-density, or a log-density.
+        head_hidden: Width of the potentials' hidden layer.
         clone_steps: Minibatch steps of cloning each stage, warm-started along the history.
-        divergence_steps: Of fitting the divergences.
         initial_steps: Of fitting the reward to the last stage.
         shaping_steps: Of fitting the reward with the potentials.
         batch_rows: Rows of every stage in a minibatch.
@@ -98,26 +75,17 @@ class NeuralLflConfig:
 
     hidden: tuple[int, ...] | None = None
     head_hidden: int = 128
-    divergence: Divergence | str = Divergence.EXACT
-    scaled: bool = True
     clone_steps: int = 1000
-    divergence_steps: int = 100
     initial_steps: int = 3000
     shaping_steps: int = 1000
     batch_rows: int = 256
     rate: float = 1e-3
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "divergence", Divergence(self.divergence))
         check_positive(head_hidden=self.head_hidden, batch_rows=self.batch_rows, rate=self.rate)
-        for name in ("clone_steps", "divergence_steps", "initial_steps", "shaping_steps"):
+        for name in _STEPS:
             if getattr(self, name) < 0:
                 raise OptionError(f"{name} must not be negative, but is {getattr(self, name)}")
-
-    @classmethod
-    def authors(cls) -> NeuralLflConfig:
-        """The authors' own choices."""
-        return cls(divergence=Divergence.NETWORK, scaled=False, batch_rows=100)
 
 
 def neural_lfl(
@@ -127,8 +95,6 @@ def neural_lfl(
     gamma: float,
     temperature: float = 0.7,
     config: NeuralLflConfig | None = None,
-    parameters: npt.ArrayLike | None = None,
-    clone_config: CloneConfig | None = None,
     use_parameters: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
@@ -139,44 +105,25 @@ def neural_lfl(
         history: What was observed, at least two stages.
         policy: Gaussian or softmax family of the learner's policies; for tables see `lfl`.
         gamma: Discount factor, in [0, 1).
-        temperature: The model's alpha; unless `config` says otherwise, it only scales the reward.
+        temperature: The model's alpha; it only scales the reward.
         config: Choices of the fit.
-        parameters: The policies, shape (m + 1, d), where they have been cloned already.
-        clone_config: Clone by `logel.policies.cloning.clone` like this; by default, by minibatch
-            steps, which take seconds where converged clones of networks take minutes.
-        use_parameters: Use the history's policy parameters if it has them, instead of cloning.
+        use_parameters: Use the history's policy parameters if it has them, instead of cloning by
+            minibatch steps, which take seconds where converged clones of networks take minutes.
         seed: Chooses minibatches and the networks' starting points.
         progress: Called with (what, done, total) during long work.
     """
-    config = config or NeuralLflConfig()
     _check(history, policy, gamma=gamma, temperature=temperature)
-    fit = _Fit(config, np.random.default_rng(seed), progress or (lambda what, done, total: None))
-    theta = None if parameters is None else np.asarray(parameters, dtype=float)
-    if theta is None and use_parameters:
-        theta = known_parameters(history, policy)
+    fit = _Fit(config or NeuralLflConfig(), np.random.default_rng(seed), progress)
+    theta = known_parameters(history, policy) if use_parameters else None
     if theta is None:
-        theta = _cloned(history, policy, fit, clone_config)
-    if theta.shape != (len(history), policy.n_parameters):
-        raise HistoryError(
-            f"parameters must have shape {(len(history), policy.n_parameters)}, one row per stage, "
-            f"but have {theta.shape}"
-        )
-    family = reward_family(history, policy, hidden=config.hidden)
-    steps = [
-        step_rows(history[t], policy, theta[t], theta[t + 1], family=family, index=t)
-        for t in range(history.n_steps)
-    ]
-    sizes, rows = [len(step.going) for step in steps], _joined(steps)
-    del steps  # a long history need not be held twice
-    divergence = rows.next_divergence
-    if config.divergence is Divergence.NETWORK:
-        divergence = _predicted_divergences(rows, sizes, fit)
-    targets = step_targets(rows, divergence, gamma=gamma, temperature=temperature)
+        theta = _cloned(history, policy, fit)
+    family = reward_family(history, policy, hidden=fit.config.hidden)
+    rows, sizes = _all_rows(history, policy, theta, family)
+    targets = step_targets(rows, gamma=gamma, temperature=temperature)
     last, start = history[len(history) - 1], starting_point(family, fit.rng)
-    density = fit.density("reward, last stage", family, last, start, config.initial_steps)
-    scale = temperature if config.scaled else 1.0
+    density = fit.density(family, last, start, fit.config.initial_steps, "reward, last stage")
     return _fit_with_potentials(
-        family, density, rows, sizes, targets, gamma=gamma, scale=scale, fit=fit
+        family, density, rows, sizes, targets, gamma=gamma, scale=temperature, fit=fit
     )
 
 
@@ -199,7 +146,7 @@ class _Fit:
 
     config: NeuralLflConfig
     rng: np.random.Generator
-    report: Progress
+    progress: Progress | None
 
     def batch(self, sizes: Sequence[int]) -> Tensor:
         """Rows of a minibatch: as many of every stage, whatever the stages' sizes."""
@@ -208,25 +155,17 @@ class _Fit:
         shape = (self.config.batch_rows, len(sizes))
         return torch.from_numpy(self.rng.integers(ends - counts, ends, shape).ravel())
 
-    def heads(self, rows: StepRows, n_steps: int) -> list[Tensor]:
-        """A network with one output per step, not yet fitted."""
-        like = rows.observations
-        widths = [like.shape[1], self.config.head_hidden, n_steps]
-        return initial_parameters(widths, self.rng, dtype=like.dtype, device=str(like.device))
-
     def descend(
-        self, what: str, loss: Callable[[], Tensor], parameters: Sequence[Tensor], n_steps: int
+        self, loss: Callable[[], Tensor], parameters: Sequence[Tensor], n_updates: int, what: str
     ) -> None:
-        """Minimise, telling how far it is."""
-        descend(
-            loss,
-            parameters,
-            n_steps=n_steps,
-            rate=self.config.rate,
-            report=lambda done: self.report(what, done, n_steps),
-        )
+        """Minimise, telling how far it is, unless nobody needs to know what it is."""
+        progress = self.progress if what else None
+        rate = self.config.rate
+        descend(loss, parameters, n_updates=n_updates, rate=rate, what=what, progress=progress)
 
-    def density(self, what: str, family: Policy, stage: Stage, start: Float, n_steps: int) -> Float:
+    def density(
+        self, family: Policy, stage: Stage, start: Float, n_updates: int, what: str = ""
+    ) -> Float:
         """Parameters fitted to a stage's actions by maximum likelihood: a new array."""
         observations, actions = family.prepare(stage)
         theta = family.tensor(start).requires_grad_(True)
@@ -235,7 +174,7 @@ class _Fit:
             batch = self.batch([len(actions)])
             return -family.log_prob(theta, observations[batch], actions[batch]).mean()
 
-        self.descend(what, loss, [theta], n_steps)
+        self.descend(loss, [theta], n_updates, what)
         # A copy: stages must not share one array, or consecutive policies would never differ.
         return np.array(theta.detach().cpu().numpy())
 
@@ -246,63 +185,40 @@ def _check(history: LearningHistory, policy: Any, *, gamma: float, temperature: 
             f"neural LfL needs a Gaussian or softmax family, not {type(policy).__name__}: for "
             "tables use logel.baselines.lfl"
         )
-    if len(history) < 2:
-        raise IdentificationError(f"the history has {len(history)} stage: at least two are needed")
-    if not 0 <= gamma < 1:
-        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
+    check_stages(history)
+    check_gamma(gamma)
     check_positive(temperature=temperature)
 
 
-def _cloned(
-    history: LearningHistory, policy: Policy, fit: _Fit, clone_config: CloneConfig | None
-) -> Float:
+def _cloned(history: LearningHistory, policy: Policy, fit: _Fit) -> Float:
     """Parameters of all stages, shape (m + 1, d)."""
-    total = len(history)
-    if clone_config is not None:
-        path = clone(
-            history,
-            policy,
-            clone_config,
-            rng=fit.rng,
-            progress=lambda done: fit.report("cloning", done, total),
-        )
-        return path.parameters
-    quiet = _Fit(fit.config, fit.rng, lambda what, done, total: None)
     result = [starting_point(policy, fit.rng)]
     for t, stage in enumerate(history):
         try:
-            result.append(quiet.density("", policy, stage, result[-1], fit.config.clone_steps))
+            result.append(fit.density(policy, stage, result[-1], fit.config.clone_steps))
         except LogelError as error:
             raise type(error)(f"stage {t}: {error}") from None
-        fit.report("cloning", t + 1, total)
+        if fit.progress is not None:
+            fit.progress("cloning", t + 1, len(history))
     return np.stack(result[1:])
 
 
-def _joined(steps: Sequence[StepRows]) -> StepRows:
-    return StepRows(
-        **{f.name: torch.cat([getattr(step, f.name) for step in steps]) for f in fields(StepRows)}
-    )
+def _all_rows(
+    history: LearningHistory, policy: Policy, theta: Float, family: Policy
+) -> tuple[StepRows, list[int]]:
+    """The rows of all steps, joined, and how many each step has."""
+    steps = [
+        step_rows(history[t], policy, theta[t], theta[t + 1], family=family, index=t)
+        for t in range(history.n_steps)
+    ]
+    joined = {f.name: torch.cat([getattr(s, f.name) for s in steps]) for f in fields(StepRows)}
+    return StepRows(**joined), [len(step.going) for step in steps]
 
 
 def _potentials(net: Sequence[Tensor], observations: Tensor, step_index: Tensor) -> Tensor:
     """The output that belongs to each row's step, shape (N,)."""
     outputs = forward(net, observations, Activation.TANH)
     return outputs.gather(1, step_index[:, None])[:, 0]
-
-
-def _predicted_divergences(rows: StepRows, sizes: Sequence[int], fit: _Fit) -> Tensor:
-    """Divergences in the next states, by a network fitted to those in the stages' states."""
-    net = fit.heads(rows, len(sizes))
-    index = _step_index(sizes, rows)
-
-    def loss() -> Tensor:
-        batch = fit.batch(sizes)
-        predicted = _potentials(net, rows.observations[batch], index[batch])
-        return len(sizes) * ((predicted - rows.divergence[batch]) ** 2).mean()
-
-    fit.descend("divergences", loss, net, fit.config.divergence_steps)
-    with torch.no_grad():
-        return _potentials(net, rows.following, index)
 
 
 def _fit_with_potentials(
@@ -318,8 +234,11 @@ def _fit_with_potentials(
 ) -> LogDensityReward:
     """Reward and potentials, by least squares on the targets of all steps."""
     theta = family.tensor(density).requires_grad_(True)
-    net = fit.heads(rows, len(sizes))
-    index = _step_index(sizes, rows)
+    like, widths = rows.observations, [rows.observations.shape[1], fit.config.head_hidden]
+    net = initial_parameters(
+        [*widths, len(sizes)], fit.rng, dtype=like.dtype, device=str(like.device)
+    )
+    index = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)).to(like.device)
 
     def misfit(batch: Tensor | slice) -> Tensor:
         seen, step = rows.observations[batch], index[batch]
@@ -331,30 +250,18 @@ def _fit_with_potentials(
     def loss() -> Tensor:
         return len(sizes) * (misfit(fit.batch(sizes)) ** 2).mean()
 
-    fit.descend("reward with potentials", loss, [theta, *net], fit.config.shaping_steps)
+    fit.descend(loss, [theta, *net], fit.config.shaping_steps, "reward with potentials")
     with torch.no_grad():
-        blocks = range(0, len(targets), _BLOCK)
-        errors = torch.cat([misfit(slice(start, start + _BLOCK)) for start in blocks])
+        errors = torch.cat([misfit(block) for block in blocks(len(targets))])
     residual, variance = float((errors**2).mean()), float(targets.var(correction=0))
     fitted = theta.detach()
-    layers = family.network.layers(fitted)
+    layers = [x for layer in family.network.layers(fitted) for x in layer if x is not None]
+    log_std = family.log_std(fitted) if isinstance(family, MLPGaussian) else None
     return LogDensityReward(
-        network=Network(
-            tuple(np.array(weight.cpu().numpy()) for weight, _ in layers),
-            tuple(np.array(bias.cpu().numpy()) for _, bias in layers if bias is not None),
-            Activation.TANH,
-        ),
-        log_std=np.array(family.log_std(fitted).cpu().numpy())
-        if isinstance(family, MLPGaussian)
-        else None,
+        network=frozen(layers, Activation.TANH),
+        log_std=None if log_std is None else np.array(log_std.cpu().numpy()),
         scale=scale,
         shaping=frozen(net, Activation.TANH),
         residual=residual**0.5,
         explained=1.0 - residual / variance if variance > 0 else float("nan"),
     )
-
-
-def _step_index(sizes: Sequence[int], rows: StepRows) -> Tensor:
-    """The step each row belongs to, shape (N,)."""
-    index = np.repeat(np.arange(len(sizes)), sizes)
-    return torch.from_numpy(index).to(rows.observations.device)

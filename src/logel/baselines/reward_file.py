@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import safetensors
@@ -27,6 +28,17 @@ FORMAT = "logel-reward"
 FORMAT_VERSION = 1
 # A three-layer network of 256 is under 1 MB; anything near this limit is not one of ours.
 _MAX_BYTES = 256 * 2**20
+# What reading a stranger's file may raise.
+_BROKEN = (
+    AttributeError,
+    KeyError,
+    OSError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    safetensors.SafetensorError,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,35 +65,55 @@ def _written(fact: Any) -> Any:
     return None if isinstance(fact, float) and math.isnan(fact) else fact
 
 
-def save_reward(path: str | PathLike[str], kind: str, content: RewardFile) -> None:
-    """Write a reward to one file."""
-    tensors = {f"array.{name}": np.ascontiguousarray(a) for name, a in content.arrays.items()}
-    description: dict[str, Any] = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "packages": package_versions(("logel", "numpy", "torch")),
-        "kind": kind,
-        "facts": {name: _written(fact) for name, fact in content.facts.items()},
-        "arrays": sorted(content.arrays),
-        "networks": {},
-    }
-    for name, network in content.networks.items():
-        description["networks"][name] = {
-            "layers": len(network.weights),
-            "activation": str(network.activation),
+class SavedReward(ABC):
+    """A reward that is written to one file and read back."""
+
+    kind: ClassVar[str]
+    """What the file says it holds."""
+    method: ClassVar[str]
+    """Whose reward it is, in words."""
+
+    @abstractmethod
+    def _content(self) -> RewardFile: ...
+
+    @classmethod
+    @abstractmethod
+    def _from_content(cls, content: RewardFile) -> Self: ...
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write to one file: safetensors with a JSON header."""
+        content = self._content()
+        tensors = {f"array.{name}": np.ascontiguousarray(a) for name, a in content.arrays.items()}
+        description: dict[str, Any] = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "packages": package_versions(("logel", "numpy", "torch")),
+            "kind": self.kind,
+            "facts": {name: _written(fact) for name, fact in content.facts.items()},
+            "arrays": sorted(content.arrays),
+            "networks": {},
         }
-        for index, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
-            tensors[f"network.{name}.{index}.weight"] = np.ascontiguousarray(weight)
-            tensors[f"network.{name}.{index}.bias"] = np.ascontiguousarray(bias)
-    data = safetensors.numpy.save(
-        tensors, {"logel": json.dumps(description, sort_keys=True, allow_nan=False)}
-    )
-    write_atomically(Path(path), data)
+        for name, net in content.networks.items():
+            layers = {"layers": len(net.weights), "activation": str(net.activation)}
+            description["networks"][name] = layers
+            for index, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
+                tensors[f"network.{name}.{index}.weight"] = np.ascontiguousarray(weight)
+                tensors[f"network.{name}.{index}.bias"] = np.ascontiguousarray(bias)
+        header = json.dumps(description, sort_keys=True, allow_nan=False)
+        write_atomically(Path(path), safetensors.numpy.save(tensors, {"logel": header}))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read what `save` wrote; anything else is a FormatError."""
+        content = _read(Path(path), cls.kind)
+        try:
+            return cls._from_content(content)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise FormatError(f"{path} is not a reward of {cls.method}: {error}") from None
 
 
-def load_reward(path: str | PathLike[str], kind: str) -> RewardFile:
+def _read(file: Path, kind: str) -> RewardFile:
     """Read a reward of the given kind; whatever is wrong with the file is a FormatError."""
-    file = Path(path)
     if not file.is_file():
         raise FormatError(f"{file} is missing or not a plain file")
     if file.stat().st_size > _MAX_BYTES:
@@ -91,48 +123,33 @@ def load_reward(path: str | PathLike[str], kind: str) -> RewardFile:
             text = (opened.metadata() or {}).get("logel", "null")
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         description = json.loads(text)
-        if not isinstance(description, dict) or description.get("format") != FORMAT:
-            raise FormatError(f"{file} is not a reward saved by logel")
-        found = description["format_version"]
-        if not isinstance(found, int) or not 1 <= found <= FORMAT_VERSION:
-            raise FormatError(
-                f"{file} has format version {found!r}, but this logel reads up to "
-                f"{FORMAT_VERSION}: upgrade logel"
-            )
-        if description["kind"] != kind:
-            raise FormatError(f"{file} holds a reward of kind {description['kind']!r}, not {kind}")
+        _check_header(file, description, kind)
         return _parse(description, tensors)
     except FormatError:
         raise
-    except (
-        AttributeError,
-        KeyError,
-        OSError,
-        OverflowError,
-        RecursionError,
-        TypeError,
-        ValueError,
-        safetensors.SafetensorError,
-    ) as error:
+    except _BROKEN as error:
         reason = str(error) or type(error).__name__
         raise FormatError(f"{file} is corrupted or truncated: {reason}") from None
+
+
+def _check_header(file: Path, description: Any, kind: str) -> None:
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise FormatError(f"{file} is not a reward saved by logel")
+    found = description["format_version"]
+    if not isinstance(found, int) or not 1 <= found <= FORMAT_VERSION:
+        raise FormatError(
+            f"{file} has format version {found!r}, but this logel reads up to "
+            f"{FORMAT_VERSION}: upgrade logel"
+        )
+    if description["kind"] != kind:
+        raise FormatError(f"{file} holds a reward of kind {description['kind']!r}, not {kind}")
 
 
 def _parse(description: Mapping[str, Any], tensors: dict[str, Array]) -> RewardFile:
     facts, specs = description["facts"], description["networks"]
     if not isinstance(facts, dict) or not isinstance(specs, dict):
         raise ValueError("its description is not a reward's")
-    networks = {}
-    for name, spec in specs.items():
-        n_layers = spec["layers"]
-        if not isinstance(n_layers, int) or not 1 <= n_layers <= len(tensors):
-            raise ValueError(f"network {name!r} cannot have {n_layers!r} layers")
-        prefix = f"network.{name}"
-        networks[name] = Network(
-            tuple(tensors.pop(f"{prefix}.{i}.weight") for i in range(n_layers)),
-            tuple(tensors.pop(f"{prefix}.{i}.bias") for i in range(n_layers)),
-            spec["activation"],
-        )
+    networks = {name: _network(name, spec, tensors) for name, spec in specs.items()}
     arrays = {}
     for name in description["arrays"]:
         array = tensors.pop(f"array.{name}")
@@ -142,3 +159,15 @@ def _parse(description: Mapping[str, Any], tensors: dict[str, Array]) -> RewardF
     if tensors:
         raise ValueError(f"it holds {sorted(tensors)}, which its description does not name")
     return RewardFile(networks, arrays, facts)
+
+
+def _network(name: str, spec: Mapping[str, Any], tensors: dict[str, Array]) -> Network:
+    """Take a network out of the tensors."""
+    n_layers, prefix = spec["layers"], f"network.{name}"
+    if not isinstance(n_layers, int) or not 1 <= n_layers <= len(tensors):
+        raise ValueError(f"network {name!r} cannot have {n_layers!r} layers")
+    return Network(
+        tuple(tensors.pop(f"{prefix}.{i}.weight") for i in range(n_layers)),
+        tuple(tensors.pop(f"{prefix}.{i}.bias") for i in range(n_layers)),
+        spec["activation"],
+    )

@@ -8,14 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from logel.baselines.networks import blocks
 from logel.data.stage import Stage
 from logel.errors import HistoryError, PolicyError
 from logel.policies.base import Policy
 from logel.policies.gaussian import GaussianPolicy
 from logel.types import Float
-
-# Rows evaluated at a time: bounds memory.
-_BLOCK = 2**14
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +26,7 @@ class StepRows:
         following: Flat next observations, shape (N, n).
         going: 0 where the environment ended the episode, 1 elsewhere, shape (N,).
         log_prob: Log-density of the actions under the next stage's policy, shape (N,).
-        divergence: KL(pi || pi') in the observation, shape (N,).
-        next_divergence: The same in the next observation.
+        next_divergence: KL(pi || pi') in the next observation, shape (N,).
     """
 
     observations: Tensor
@@ -37,7 +34,6 @@ class StepRows:
     following: Tensor
     going: Tensor
     log_prob: Tensor
-    divergence: Tensor
     next_divergence: Tensor
 
 
@@ -79,31 +75,23 @@ def step_rows(
     going[ends[stage.terminated]] = 0.0
     rows, now, then = stage.actions[kept], policy.tensor(theta), policy.tensor(other)
     observations, following = stage.observations[kept], following[kept]
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    log_probs, divergences = [], []
     with torch.no_grad():
-        for start in range(0, len(rows), _BLOCK):
-            block = slice(start, start + _BLOCK)
+        for block in blocks(len(rows)):
             seen = policy.prepare_observations(observations[block])
             reached = policy.prepare_observations(following[block])
-            parts.append(
-                (
-                    policy.log_prob(then, seen, policy.prepare_actions(rows[block])),
-                    kl_divergence(policy, now, then, seen),
-                    kl_divergence(policy, now, then, reached),
-                )
-            )
-    log_prob, here, there = (torch.cat(part) for part in zip(*parts, strict=True))
+            log_probs.append(policy.log_prob(then, seen, policy.prepare_actions(rows[block])))
+            divergences.append(kl_divergence(policy, now, then, reached))
     return StepRows(
         observations=family.prepare_observations(observations),
         actions=family.prepare_actions(rows),
         following=family.prepare_observations(following),
         going=family.tensor(going[kept]),
-        log_prob=log_prob,
-        divergence=here,
-        next_divergence=there,
+        log_prob=torch.cat(log_probs),
+        next_divergence=torch.cat(divergences),
     )
 
 
-def step_targets(step: StepRows, divergence: Tensor, *, gamma: float, temperature: float) -> Tensor:
+def step_targets(step: StepRows, *, gamma: float, temperature: float) -> Tensor:
     """Alpha log pi'(a|s) + alpha gamma KL(pi || pi')(s') of every row, shape (N,)."""
-    return temperature * (step.log_prob + gamma * step.going * divergence)
+    return temperature * (step.log_prob + gamma * step.going * step.next_divergence)

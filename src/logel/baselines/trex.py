@@ -8,44 +8,43 @@ fitted so that sums of predicted rewards agree:
 by cross-entropy on random pairs of snippets, each inside one episode. Neither policies nor
 transitions are modelled, so that neither `policy` nor `gamma` matters.
 
-Comparing snippets of equal length leaves the reward's zero unknown, and standardising leaves out
-its scale; `TrexConfig.zero` says where zero is put, which matters where episodes can end early. The
-reward is a function of what the policy saw: of normalised observations, if those were recorded.
+Comparing snippets of equal length leaves the reward's zero unknown, which matters where episodes
+can end early, and standardising leaves out its scale: zero is put at the mean over the history,
+unless `Ends.ABSORBING` makes it known. The reward is a function of what the policy saw: of
+normalised observations, if those were recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from os import PathLike
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from logel.baselines.checks import check_positive, check_stages
 from logel.baselines.networks import (
     Activation,
     Network,
-    check_positive,
+    blocks,
     descend,
     flat_rows,
     forward,
     frozen,
     initial_parameters,
 )
-from logel.baselines.reward_file import RewardFile, load_reward, number, save_reward
+from logel.baselines.reward_file import RewardFile, SavedReward, number
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
-from logel.errors import Choice, FormatError, HistoryError, IdentificationError, OptionError
+from logel.errors import Choice, HistoryError, OptionError
 from logel.types import Array, Float, Progress
 
 Int = npt.NDArray[np.int64]
-_KIND = "t-rex"
-# Rows evaluated at a time where all of them are: bounds memory.
-_BLOCK = 2**14
+_POSITIVE = ("snippet_length", "n_members", "n_steps", "batch_pairs", "rate", "test_pairs")
 
 
 class Inputs(Choice):
@@ -67,19 +66,6 @@ class Ends(Choice):
     ABSORBING = "absorbing"
 
 
-class Zero(Choice):
-    """Where the reward's zero is put.
-
-    MEAN: at the mean over all rows of the history.
-    FIRST_STAGE: at the mean over the first stage, so that improvements are positive.
-    NETWORK: where the fitted network has it.
-    """
-
-    MEAN = "mean"
-    FIRST_STAGE = "first-stage"
-    NETWORK = "network"
-
-
 @dataclass(frozen=True)
 class TrexConfig:
     """Choices of the fit.
@@ -88,7 +74,6 @@ class TrexConfig:
         snippet_length: Times in a snippet.
         ends: See `Ends`.
         inputs: See `Inputs`.
-        zero: See `Zero`; by default "network" if ends are absorbing, else "mean".
         hidden: Widths of the hidden layers.
         n_members: Networks in the ensemble.
         n_steps: Steps of Adam for each of them.
@@ -101,7 +86,6 @@ class TrexConfig:
     snippet_length: int = 50
     ends: Ends | str = Ends.INSIDE
     inputs: Inputs | str = Inputs.OBSERVATION
-    zero: Zero | str | None = None
     hidden: tuple[int, ...] = (256, 256)
     n_members: int = 1
     n_steps: int = 3000
@@ -113,29 +97,23 @@ class TrexConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "ends", Ends(self.ends))
         object.__setattr__(self, "inputs", Inputs(self.inputs))
-        default = Zero.MEAN if self.ends is Ends.INSIDE else Zero.NETWORK
-        object.__setattr__(self, "zero", default if self.zero is None else Zero(self.zero))
-        check_positive(
-            snippet_length=self.snippet_length,
-            n_members=self.n_members,
-            n_steps=self.n_steps,
-            batch_pairs=self.batch_pairs,
-            rate=self.rate,
-            test_pairs=self.test_pairs,
-        )
+        check_positive(**{name: getattr(self, name) for name in _POSITIVE})
         if not 0 <= self.holdout < 1:
             raise OptionError(f"holdout must be in [0, 1), but is {self.holdout}")
 
 
 @dataclass(frozen=True, eq=False)
-class TrexReward:
+class TrexReward(SavedReward):
     """The mean of standardised networks.
 
     Attributes:
-        members: Each has standard deviation one over the history, and zero where asked.
+        members: Each has standard deviation one over the history.
         uses_actions: Whether they look at observation and action, or at the observation alone.
         accuracy: Share of held-out pairs ordered rightly; NaN if there were none.
     """
+
+    kind = "t-rex"
+    method = "T-REX"
 
     members: tuple[Network, ...]
     uses_actions: bool
@@ -155,44 +133,36 @@ class TrexReward:
         total = sum(member(rows)[:, 0].astype(float) for member in self.members)
         return np.asarray(total / len(self.members))
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write to one file: safetensors with a JSON header."""
+    def _content(self) -> RewardFile:
         networks = {f"member-{i}": member for i, member in enumerate(self.members)}
         facts = {"uses_actions": self.uses_actions, "accuracy": self.accuracy}
-        save_reward(path, _KIND, RewardFile(networks, {}, facts))
+        return RewardFile(networks, {}, facts)
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> TrexReward:
-        """Read what `save` wrote; anything else is a FormatError."""
-        content = load_reward(path, _KIND)
-        try:
-            return cls(
-                members=tuple(
-                    content.networks[f"member-{i}"] for i in range(len(content.networks))
-                ),
-                uses_actions=bool(content.facts["uses_actions"]),
-                accuracy=number(content.facts["accuracy"]),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise FormatError(f"{path} is not a reward of T-REX: {error}") from None
+    def _from_content(cls, content: RewardFile) -> Self:
+        members = tuple(content.networks[f"member-{i}"] for i in range(len(content.networks)))
+        facts = content.facts
+        return cls(members, bool(facts["uses_actions"]), number(facts["accuracy"]))
 
 
 @dataclass(frozen=True, eq=False)
 class Snippets:
-    """Everything that may be compared: where snippets start, stage by stage.
+    """Everything that may be compared, stage by stage.
 
     Attributes:
-        starts: For every stage, rows of the whole history at which a snippet may start.
-        lengths: For every stage, how long each of them is.
+        stages: The stage of every snippet, shape (n,), ascending.
+        starts: Its first row, of the rows of the whole history.
+        lengths: Its length.
     """
 
-    starts: tuple[Int, ...]
-    lengths: tuple[Int, ...]
+    stages: Int
+    starts: Int
+    lengths: Int
 
-    @property
-    def stages(self) -> Int:
-        """Indices of the stages that have any."""
-        return np.flatnonzero([len(starts) > 0 for starts in self.starts])
+    @cached_property
+    def sizes(self) -> Int:
+        """How many there are of each stage."""
+        return np.bincount(self.stages)
 
     def pairs(self, n_pairs: int, rng: np.random.Generator) -> tuple[Int, Int, Int]:
         """Random pairs of different stages, all pairs of stages alike, the earlier one first.
@@ -200,16 +170,14 @@ class Snippets:
         Returns:
             Stage, first row and length of both snippets, each of shape (n_pairs, 2).
         """
-        known = self.stages
+        known = np.flatnonzero(self.sizes)
         first = rng.integers(0, len(known), n_pairs)
         # Shifting by 1..n-1 around the circle never meets the same stage again.
         second = (first + rng.integers(1, len(known), n_pairs)) % len(known)
         stages = np.sort(known[np.stack([first, second], axis=1)], axis=1)
-        sizes = np.array([len(starts) for starts in self.starts])
-        picks = rng.integers(0, sizes[stages])
-        offsets = np.cumsum(sizes) - sizes
-        index = offsets[stages] + picks
-        return stages, np.concatenate(self.starts)[index], np.concatenate(self.lengths)[index]
+        picks = rng.integers(0, self.sizes[stages])
+        index = (np.cumsum(self.sizes) - self.sizes)[stages] + picks
+        return stages, self.starts[index], self.lengths[index]
 
 
 def trex(
@@ -232,24 +200,23 @@ def trex(
         progress: Called with (what, done, total) during long work.
     """
     config = config or TrexConfig()
-    report = progress or (lambda what, done, total: None)
-    if len(history) < 2:
-        raise IdentificationError(f"the history has {len(history)} stage: at least two are needed")
+    check_stages(history)
     rng = np.random.default_rng(seed)
-    table, stages = _read(history, config)
-    training, held_out = _split(stages, config, rng)
+    table, snippets, episodes = _read(history, config)
+    training, held_out = _split(snippets, episodes, config, rng)
     shift, scale = table.mean(axis=0, dtype=float), table.std(axis=0, dtype=float)
     # A number that never varies says nothing: leave it as it is.
     scale = np.where(scale > 1e-6 * (1 + np.abs(shift)), scale, 1.0)
     rows = torch.from_numpy(((table - shift) / scale).astype(np.float32))
-    n_first = int(history[0].n_steps)
     members, total = [], np.zeros(len(rows))
     for index in range(config.n_members):
         what = f"reward {index + 1} of {config.n_members}"
-        fitted = _fit_member(rows, training, config, rng, partial(_tell, report, what, config))
-        values = _evaluate(fitted, rows)
-        seen = {Zero.MEAN: values, Zero.FIRST_STAGE: values[:n_first], Zero.NETWORK: np.zeros(1)}
-        zero, spread = seen[Zero(str(config.zero))].mean(), max(float(values.std()), 1e-12)
+        fitted = _fit_member(rows, training, config, rng, what, progress)
+        values = np.concatenate([fitted(rows[b].numpy())[:, 0] for b in blocks(len(rows))])
+        values = values.astype(float)
+        # Snippets that run on after an end compare with earning nothing: the network knows zero.
+        zero = values.mean() if config.ends is Ends.INSIDE else 0.0
+        spread = max(float(values.std()), 1e-12)  # a network may be flat
         total += (values - zero) / spread
         members.append(
             fitted.rescaled(
@@ -292,9 +259,9 @@ def pair_loss(
 
 def _read(
     history: LearningHistory, config: TrexConfig
-) -> tuple[npt.NDArray[np.float32], list[tuple[Int, Int, Int]]]:
-    """Inputs of all rows, and the snippets of every stage in rows of the whole history."""
-    tables, stages, first_row = [], [], 0
+) -> tuple[npt.NDArray[np.float32], Snippets, Int]:
+    """Inputs of all rows, all snippets, and the episode of each, numbered through."""
+    tables, found, first_row, first_episode = [], [], 0, 0
     for t, stage in enumerate(history):
         parts = [flat_rows(stage.observations)]
         if config.inputs is Inputs.OBSERVATION_ACTION:
@@ -307,27 +274,28 @@ def _read(
                 f"snippets of {config.snippet_length}: lower snippet_length, or, if they were "
                 "terminated, pass ends='absorbing'"
             )
-        stages.append((first_row + starts, lengths, episodes))
+        at = np.full(len(starts), t)
+        found.append((at, first_row + starts, lengths, first_episode + episodes))
         first_row += stage.n_steps
-    return np.concatenate(tables), stages
+        first_episode += stage.n_episodes
+    *columns, numbers = (np.concatenate(column) for column in zip(*found, strict=True))
+    return np.concatenate(tables), Snippets(*columns), numbers
 
 
 def _split(
-    stages: Sequence[tuple[Int, Int, Int]], config: TrexConfig, rng: np.random.Generator
+    snippets: Snippets, episodes: Int, config: TrexConfig, rng: np.random.Generator
 ) -> tuple[Snippets, Snippets]:
     """Snippets to learn from and held-out ones, of different episodes."""
-    parts: tuple[list[tuple[Int, Int]], list[tuple[Int, Int]]] = ([], [])
-    for starts, lengths, episodes in stages:
-        known = rng.permutation(np.unique(episodes))
+    chosen = []
+    for t in range(len(snippets.sizes)):
+        known = rng.permutation(np.unique(episodes[snippets.stages == t]))
         n_held_out = 0
         if config.holdout > 0 and len(known) > 1:
             n_held_out = min(max(1, round(config.holdout * len(known))), len(known) - 1)
-        aside = np.isin(episodes, known[:n_held_out])
-        for part, rows in zip(parts, (~aside, aside), strict=True):
-            part.append((starts[rows], lengths[rows]))
-    training, held_out = (
-        Snippets(tuple(a for a, _ in part), tuple(b for _, b in part)) for part in parts
-    )
+        chosen.append(known[:n_held_out])
+    aside = np.isin(episodes, np.concatenate(chosen))
+    columns = (snippets.stages, snippets.starts, snippets.lengths)
+    training, held_out = (Snippets(*(c[rows] for c in columns)) for rows in (~aside, aside))
     return training, held_out
 
 
@@ -336,7 +304,8 @@ def _fit_member(
     snippets: Snippets,
     config: TrexConfig,
     rng: np.random.Generator,
-    report: Callable[[int], None],
+    what: str,
+    progress: Progress | None,
 ) -> Network:
     """One network, fitted to random pairs."""
     net = initial_parameters([rows.shape[1], *config.hidden, 1], rng, dtype=rows.dtype)
@@ -345,28 +314,17 @@ def _fit_member(
         _, starts, lengths = snippets.pairs(config.batch_pairs, rng)
         return pair_loss(net, rows, starts, lengths, snippet_length=config.snippet_length)
 
-    descend(loss, net, n_steps=config.n_steps, rate=config.rate, report=report)
+    descend(loss, net, n_updates=config.n_steps, rate=config.rate, what=what, progress=progress)
     return frozen(net, Activation.RELU)
-
-
-def _evaluate(net: Network, rows: Tensor) -> Float:
-    """Predicted rewards of all rows, shape (N,)."""
-    table = rows.numpy()
-    blocks = range(0, len(table), _BLOCK)
-    return np.concatenate([net(table[i : i + _BLOCK])[:, 0] for i in blocks]).astype(float)
 
 
 def _accuracy(
     rewards: Float, held_out: Snippets, config: TrexConfig, rng: np.random.Generator
 ) -> float:
     """Share of held-out pairs whose later snippet has the higher sum; a tie is half right."""
-    if len(held_out.stages) < 2:
+    if np.count_nonzero(held_out.sizes) < 2:
         return float("nan")
     _, starts, lengths = held_out.pairs(config.test_pairs, rng)
     sums = np.concatenate([[0.0], np.cumsum(rewards)])
     found = sums[starts + lengths] - sums[starts]
     return float((np.sign(found[:, 1] - found[:, 0]).mean() + 1) / 2)
-
-
-def _tell(report: Progress, what: str, config: TrexConfig, done: int) -> None:
-    report(what, done, config.n_steps)

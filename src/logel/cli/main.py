@@ -223,7 +223,7 @@ def train(
     """Train a PPO agent on a recovered reward; measure it by the environment's own."""
     from logel.data.history import LearningHistory
     from logel.inference.estimate import RewardEstimate
-    from logel.learners.observing import train_observer
+    from logel.learners.train import train_on_estimate
 
     reward = RewardEstimate.load(estimate)
     initial = None
@@ -235,7 +235,7 @@ def train(
 
     torch.set_num_threads(1)
     with _progress(quiet or json_output, verbose=verbose) as report:
-        summary = train_observer(
+        summary = train_on_estimate(
             reward,
             env,
             out=out,

@@ -21,12 +21,14 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import ArrayLike
 
-from logel.envs.tabular import FloatArray, IntArray, TabularMDP
+from logel.envs.feature_world import at_least_one
+from logel.envs.tabular import Int, TabularMDP
 from logel.errors import OptionError
+from logel.types import Float
 
 GOAL = "g"
 ACTIONS = ("down", "up", "left", "right")
-_MOVES: IntArray = np.array([(1, 0), (-1, 0), (0, -1), (0, 1)], dtype=np.int64)
+_MOVES: Int = np.array([(1, 0), (-1, 0), (0, -1), (0, 1)], dtype=np.int64)
 
 AREA_NAMES: Mapping[str, str] = MappingProxyType(
     {".": "light", "o": "orange", "d": "dark", "b": "blue", GOAL: "goal"}
@@ -40,14 +42,11 @@ o . . . .
 o o . . g
 """
 
+_UNDISPUTED = {"light": -1.0, "orange": -3.0, "dark": -5.0}
 WEIGHTS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
-        "code": MappingProxyType(
-            {"light": -1.0, "orange": -3.0, "dark": -5.0, "blue": 0.0, "goal": 7.0}
-        ),
-        "paper-text": MappingProxyType(
-            {"light": -1.0, "orange": -3.0, "dark": -5.0, "blue": 7.0, "goal": 0.0}
-        ),
+        "code": MappingProxyType({**_UNDISPUTED, "blue": 0.0, "goal": 7.0}),
+        "paper-text": MappingProxyType({**_UNDISPUTED, "blue": 7.0, "goal": 0.0}),
     }
 )
 
@@ -70,32 +69,34 @@ class GridMap:
     def __post_init__(self) -> None:
         if not self.rows or not self.rows[0]:
             raise OptionError("The map is empty: give at least one row of cells.")
-        width = len(self.rows[0])
         for i, cells in enumerate(self.rows):
-            if len(cells) != width:
-                raise OptionError(
-                    f"The map must be rectangular: row {i} has {len(cells)} cells, "
-                    f"row 0 has {width}."
-                )
-            for j, character in enumerate(cells):
-                if character not in self.names:
-                    raise OptionError(
-                        f"Unknown character {character!r} at row {i}, column {j} of the map; "
-                        f"known are {' '.join(self.names)}. Name new areas with `names`."
-                    )
+            self._check_row(i, cells)
         if len(set(self.names.values())) != len(self.names):
             raise OptionError(f"Two characters have the same area name: {dict(self.names)}.")
-        row, column = self.start
-        if not (0 <= row < len(self.rows) and 0 <= column < width):
+        (row, column), (n_rows, n_columns) = self.start, self.shape
+        if not (0 <= row < n_rows and 0 <= column < n_columns):
             raise OptionError(
                 f"The start (row {row}, column {column}) lies outside the map of "
-                f"{len(self.rows)} rows and {width} columns."
+                f"{n_rows} rows and {n_columns} columns."
             )
         if self.rows[row][column] == GOAL:
             raise OptionError(
                 f"The start (row {row}, column {column}) is a goal, which leads back to the "
                 "start: the agent could never leave it. Choose another start."
             )
+
+    def _check_row(self, i: int, cells: str) -> None:
+        if len(cells) != self.shape[1]:
+            raise OptionError(
+                f"The map must be rectangular: row {i} has {len(cells)} cells, "
+                f"row 0 has {self.shape[1]}."
+            )
+        for j, character in enumerate(cells):
+            if character not in self.names:
+                raise OptionError(
+                    f"Unknown character {character!r} at row {i}, column {j} of the map; "
+                    f"known are {' '.join(self.names)}. Name new areas with `names`."
+                )
 
     @classmethod
     def parse(
@@ -121,7 +122,7 @@ class GridMap:
         return tuple(name for character, name in self.names.items() if character in present)
 
     @property
-    def areas(self) -> IntArray:
+    def areas(self) -> Int:
         """The index into `area_names` of every cell, row by row, shape (S,)."""
         index = {name: i for i, name in enumerate(self.area_names)}
         return np.array([index[self.names[c]] for c in "".join(self.rows)], dtype=np.int64)
@@ -166,7 +167,7 @@ def gridworld_mdp(grid: GridMap | None = None, *, gamma: float = 0.96) -> Tabula
 
 def grid_weights(
     feature_names: Sequence[str], convention: str | Mapping[str, float] = "code"
-) -> FloatArray:
+) -> Float:
     """Reward weights by area name, in the order of the features.
 
     Args:
@@ -228,13 +229,15 @@ class Gridworld(gymnasium.Env[np.int64, np.int64]):
         gamma: float = 0.96,
         render_mode: str | None = None,
     ) -> None:
-        if horizon < 1:
-            raise OptionError(f"horizon must be at least 1, got {horizon}.")
+        at_least_one(horizon, "horizon")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise OptionError(f"render_mode must be None or 'ansi', got {render_mode!r}.")
         self.grid = GridMap.parse() if grid is None else grid
         self.mdp = gridworld_mdp(self.grid, gamma=gamma)
-        self.weights = _as_weights(self.mdp.feature_names, weights)
+        if isinstance(weights, (str, Mapping)):
+            self.weights = grid_weights(self.mdp.feature_names, weights)
+        else:
+            self.weights = np.array(self.mdp.checked_weights(weights))
         self.horizon = horizon
         self.render_mode = render_mode
         self.observation_space = gymnasium.spaces.Discrete(self.mdp.n_states)
@@ -287,17 +290,3 @@ class Gridworld(gymnasium.Env[np.int64, np.int64]):
         cells = [list(line) for line in self.grid.rows]
         cells[row][column] = "@"
         return "\n".join(" ".join(line) for line in cells) + "\n"
-
-
-def _as_weights(
-    feature_names: Sequence[str], weights: str | Mapping[str, float] | ArrayLike
-) -> FloatArray:
-    if isinstance(weights, (str, Mapping)):
-        return grid_weights(feature_names, weights)
-    vector = np.array(weights, dtype=np.float64)
-    if vector.shape != (len(feature_names),) or not np.isfinite(vector).all():
-        raise OptionError(
-            f"weights must be {len(feature_names)} finite numbers, one per area "
-            f"({', '.join(feature_names)}), got {vector!r}."
-        )
-    return vector

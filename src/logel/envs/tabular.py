@@ -2,25 +2,25 @@
 
 Everything here is a pure function of a `TabularMDP` and small arrays. The letters in the shapes
 are the glossary's: S states, A actions, q reward features, d = S * (A - 1) policy parameters, and
-h for time inside an episode. Wherever a function takes `horizon`, `None` means the infinite
-discounted sum and an integer T means episodes of exactly T steps.
+h for time inside an episode. A `policy` is pi(a | s), shape (S, A); `theta` are the logits of
+`softmax_policy`, shape (d,); `weights` are reward weights, shape (q,). Wherever a function takes
+`horizon`, `None` means the infinite discounted sum and an integer T means episodes of exactly T
+times.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from logel.data.stage import Stage
+from logel.envs.feature_world import EpisodeArrays, FeatureWorld, at_least_one
 from logel.errors import OptionError, PolicyError
-from logel.types import Array
+from logel.types import Float
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+Int = NDArray[np.int64]
 
 # Probabilities read from text files carry rounding errors; anything worse is a mistake.
 _PROBABILITY_TOLERANCE = 1e-8
@@ -31,7 +31,7 @@ _TIE_TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
-class TabularMDP:
+class TabularMDP(FeatureWorld):
     """A finite world with linear reward features: the reward is `weights @ features`.
 
     The arrays are copied, converted to float64 and made read-only.
@@ -45,44 +45,32 @@ class TabularMDP:
         feature_names: q names; left empty, they become "feature 0", "feature 1", ...
     """
 
-    transitions: FloatArray
-    features: FloatArray
-    initial: FloatArray
+    transitions: Float
+    features: Float
+    initial: Float
     gamma: float
     feature_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("transitions", "features", "initial"):
-            object.__setattr__(self, name, _read_only(getattr(self, name), name))
-        n_states, n_actions = self._check_shapes()
+        self._freeze("transitions", "features", "initial")
+        self._check_shapes()
         _check_distributions(self.transitions, "transitions")
         _check_distributions(self.initial, "initial")
-        if not 0.0 <= self.gamma < 1.0:
-            raise OptionError(f"gamma must be in [0, 1), got {self.gamma}.")
-        n_features = self.features.shape[-1]
-        names = tuple(self.feature_names) or tuple(f"feature {i}" for i in range(n_features))
-        if len(names) != n_features or len(set(names)) != n_features:
-            raise OptionError(
-                f"feature_names must be {n_features} different names, one per feature of the "
-                f"({n_states} states, {n_actions} actions) world; got {names}."
-            )
-        object.__setattr__(self, "feature_names", names)
+        self._check_options()
 
-    def _check_shapes(self) -> tuple[int, int]:
+    def _check_shapes(self) -> None:
         shape = self.transitions.shape
         if len(shape) != 3 or shape[0] != shape[2] or 0 in shape:
             raise OptionError(f"transitions must have shape (S, A, S), got {shape}.")
-        n_states, n_actions = shape[:2]
-        expected = {3: (n_states, n_actions), 4: (n_states, n_actions, n_states)}
+        s, a = shape[:2]
+        expected = {3: (s, a), 4: (s, a, s)}
         if self.features.shape[:-1] != expected.get(self.features.ndim):
             raise OptionError(
-                f"features must have shape ({n_states}, {n_actions}, {n_states}, q) or "
-                f"({n_states}, {n_actions}, q) to match transitions {shape}, "
-                f"got {self.features.shape}."
+                f"features must have shape ({s}, {a}, {s}, q) or ({s}, {a}, q) to match "
+                f"transitions {shape}, got {self.features.shape}."
             )
-        if self.initial.shape != (n_states,):
-            raise OptionError(f"initial must have shape ({n_states},), got {self.initial.shape}.")
-        return n_states, n_actions
+        if self.initial.shape != (s,):
+            raise OptionError(f"initial must have shape ({s},), got {self.initial.shape}.")
 
     @property
     def n_states(self) -> int:
@@ -105,60 +93,28 @@ class TabularMDP:
         return self.n_states * (self.n_actions - 1)
 
     @cached_property
-    def expected_features(self) -> FloatArray:
+    def expected_features(self) -> Float:
         """The features expected from each action, E[phi | s, a], shape (S, A, q)."""
         if self.features.ndim == 3:
             return self.features
-        expected: FloatArray = (self.transitions[:, :, None, :] @ self.features)[:, :, 0, :]
+        expected: Float = (self.transitions[:, :, None, :] @ self.features)[:, :, 0, :]
         expected.flags.writeable = False
         return expected
 
     @cached_property
-    def transition_cdf(self) -> FloatArray:
+    def transition_cdf(self) -> Float:
         """Cumulative next-state probabilities for inverse sampling, shape (S, A, S)."""
         return _cumulative(self.transitions)
 
 
-class EpisodeArrays(NamedTuple):
-    """Episodes of equal length, packed: N episodes of T steps.
-
-    Attributes:
-        states: shape (N, T + 1), int64; the last column is the state after the last action. In
-            continuous worlds (N, T + 1, n), float64.
-        actions: shape (N, T), int64; in continuous worlds (N, T, k), float64.
-        features: reward features of each step, shape (N, T, q), float64.
-    """
-
-    states: Array
-    actions: Array
-    features: FloatArray
-
-    def stage(self, parameters: ArrayLike | None = None) -> Stage:
-        """The episodes as a stage, with the parameters of the policy if they are to be known."""
-        n_episodes, horizon, n_features = self.features.shape
-        rows = n_episodes * horizon
-        return Stage(
-            observations=self.states[:, :-1].reshape(rows, *self.states.shape[2:]),
-            actions=self.actions.reshape(rows, *self.actions.shape[2:]),
-            lengths=np.full(n_episodes, horizon),
-            terminated=np.zeros(n_episodes, dtype=bool),
-            last_observations=self.states[:, -1],
-            features=self.features.reshape(rows, n_features),
-            parameters=None if parameters is None else np.asarray(parameters),
-        )
-
-
-def softmax_policy(theta: ArrayLike, *, n_states: int, n_actions: int) -> FloatArray:
-    """Action probabilities of the tabular softmax policy.
+def softmax_policy(theta: ArrayLike, *, n_states: int, n_actions: int) -> Float:
+    """Action probabilities of the tabular softmax policy, shape (S, A).
 
     Args:
         theta: logits of all actions but the last, whose logit is 0; flat and state-major,
             shape (S * (A - 1),).
         n_states: S.
         n_actions: A.
-
-    Returns:
-        pi(a | s), shape (S, A).
     """
     flat = np.asarray(theta, dtype=np.float64)
     if flat.shape != (n_states * (n_actions - 1),):
@@ -175,74 +131,50 @@ def softmax_policy(theta: ArrayLike, *, n_states: int, n_actions: int) -> FloatA
     return logits
 
 
-def uniform_policy(mdp: TabularMDP) -> FloatArray:
+def uniform_policy(mdp: TabularMDP) -> Float:
     """The policy that picks every action with the same probability, shape (S, A)."""
     return np.full((mdp.n_states, mdp.n_actions), 1.0 / mdp.n_actions)
 
 
-def occupancy(mdp: TabularMDP, policy: ArrayLike, *, horizon: int | None = None) -> FloatArray:
-    """Discounted state occupancy, sum_h gamma^h P(s_h = s).
+def occupancy(mdp: TabularMDP, policy: ArrayLike, *, horizon: int | None = None) -> Float:
+    """Discounted state occupancy, sum_h gamma^h P(s_h = s), shape (S,).
 
-    Args:
-        mdp: the world.
-        policy: pi(a | s), shape (S, A).
-        horizon: T counts only the T states in which an action is taken.
-
-    Returns:
-        Shape (S,); it sums to 1 / (1 - gamma), or to (1 - gamma^T) / (1 - gamma).
+    With a horizon T only the T states count in which an action is taken. It sums to
+    1 / (1 - gamma), or to (1 - gamma^T) / (1 - gamma).
     """
     kernel = _state_kernel(mdp, _as_policy(mdp, policy))
     if horizon is None:
         return _solve(np.eye(mdp.n_states) - mdp.gamma * kernel.T, mdp.initial)
-    total: FloatArray = _discounted_marginals(mdp, kernel, horizon).sum(axis=0)
+    total: Float = _discounted_marginals(mdp, kernel, horizon).sum(axis=0)
     return total
 
 
 def feature_action_values(
     mdp: TabularMDP, policy: ArrayLike, *, horizon: int | None = None
-) -> FloatArray:
-    """Discounted features collected after each action, then following the policy.
+) -> Float:
+    """Discounted features collected after each action, then following the policy, (S, A, q).
 
     These are the successor features of the actions: `feature_action_values @ weights` is the
-    action value Q under those weights.
-
-    Args:
-        mdp: the world.
-        policy: pi(a | s), shape (S, A).
-        horizon: number of steps to go, the first included.
-
-    Returns:
-        Shape (S, A, q).
+    action value Q under those weights. The first time counts towards the horizon.
     """
-    probabilities = _as_policy(mdp, policy)
-    return _lookahead(mdp, probabilities, mdp.expected_features, horizon)
+    return _lookahead(mdp, _as_policy(mdp, policy), mdp.expected_features, horizon)
 
 
 def feature_expectations(
     mdp: TabularMDP, policy: ArrayLike, *, horizon: int | None = None
-) -> FloatArray:
+) -> Float:
     """Discounted reward features the policy collects from the initial distribution, shape (q,)."""
     probabilities = _as_policy(mdp, policy)
     visits = occupancy(mdp, probabilities, horizon=horizon)[:, None] * probabilities
     return np.tensordot(visits, mdp.expected_features, axes=2)
 
 
-def feature_jacobian(
-    mdp: TabularMDP, theta: ArrayLike, *, horizon: int | None = None
-) -> FloatArray:
-    """Derivative of the feature expectations with respect to the softmax logits.
+def feature_jacobian(mdp: TabularMDP, theta: ArrayLike, *, horizon: int | None = None) -> Float:
+    """Derivative of the feature expectations with respect to the softmax logits, shape (d, q).
 
     The policy gradient theorem, one column per feature: the row of state s and action b is
     occupancy(s) * pi(b | s) * (Q(s, b) - V(s)). With a finite horizon Q depends on the time left,
     so the product is summed over time.
-
-    Args:
-        mdp: the world.
-        theta: parameters as in `softmax_policy`, shape (d,).
-        horizon: T for episodes of T steps.
-
-    Returns:
-        Shape (d, q), rows ordered like theta.
     """
     policy = softmax_policy(theta, n_states=mdp.n_states, n_actions=mdp.n_actions)
     if horizon is None:
@@ -255,40 +187,29 @@ def feature_jacobian(
         for marginal in marginals[::-1]:
             q_values = _backup(mdp, policy, mdp.expected_features, q_values)
             weighted += marginal[:, None, None] * _advantage(policy, q_values)
-    rows: FloatArray = policy[:, :-1, None] * weighted[:, :-1]
+    rows: Float = policy[:, :-1, None] * weighted[:, :-1]
     return rows.reshape(mdp.n_parameters, mdp.n_features)
 
 
 def action_values(
     mdp: TabularMDP, policy: ArrayLike, *, weights: ArrayLike, horizon: int | None = None
-) -> FloatArray:
+) -> Float:
     """Action values Q(s, a) of a policy under the reward `weights @ features`, shape (S, A)."""
     reward = _rewards(mdp, weights)[:, :, None]
     return _lookahead(mdp, _as_policy(mdp, policy), reward, horizon)[:, :, 0]
-
-
-def state_values(
-    mdp: TabularMDP, policy: ArrayLike, *, weights: ArrayLike, horizon: int | None = None
-) -> FloatArray:
-    """State values V(s) of a policy under the reward `weights @ features`, shape (S,)."""
-    probabilities = _as_policy(mdp, policy)
-    q_values = action_values(mdp, probabilities, weights=weights, horizon=horizon)
-    return np.asarray((probabilities * q_values).sum(axis=1))
 
 
 def start_value(
     mdp: TabularMDP, policy: ArrayLike, *, weights: ArrayLike, horizon: int | None = None
 ) -> float:
     """Value of a policy from the initial distribution: its expected discounted return."""
-    return float(mdp.initial @ state_values(mdp, policy, weights=weights, horizon=horizon))
+    probabilities = _as_policy(mdp, policy)
+    q_values = action_values(mdp, probabilities, weights=weights, horizon=horizon)
+    return float(mdp.initial @ (probabilities * q_values).sum(axis=1))
 
 
-def optimal_policy(mdp: TabularMDP, weights: ArrayLike) -> tuple[FloatArray, FloatArray]:
+def optimal_policy(mdp: TabularMDP, weights: ArrayLike) -> tuple[Float, Float]:
     """The stationary policy that is best for the infinite discounted sum, by policy iteration.
-
-    Args:
-        mdp: the world.
-        weights: reward weights, shape (q,).
 
     Returns:
         The policy, one-hot, shape (S, A), with ties (up to a small relative tolerance) broken to
@@ -309,32 +230,9 @@ def optimal_policy(mdp: TabularMDP, weights: ArrayLike) -> tuple[FloatArray, Flo
         actions = np.where(improves, best, actions)
     if not np.array_equal(best, actions):
         values = _values_of_actions(mdp, reward, best)
-    return _one_hot(best, mdp.n_actions), values
-
-
-def optimal_policy_finite(
-    mdp: TabularMDP, weights: ArrayLike, *, horizon: int
-) -> tuple[FloatArray, FloatArray]:
-    """The policies that are best in episodes of `horizon` steps, by backward induction.
-
-    Args:
-        mdp: the world.
-        weights: reward weights, shape (q,).
-        horizon: T, the number of steps.
-
-    Returns:
-        One one-hot policy per time, shape (T, S, A), ties broken to the lowest action; and the
-        best values with T steps to go, shape (S,).
-    """
-    reward = _rewards(mdp, weights)
-    tolerance = _tie_tolerance(mdp, reward)
-    values = np.zeros(mdp.n_states)
-    policies = np.zeros((_positive(horizon, "horizon"), mdp.n_states, mdp.n_actions))
-    for h in reversed(range(horizon)):
-        q_values = reward + mdp.gamma * (mdp.transitions @ values)
-        policies[h] = _one_hot(_first_best(q_values, tolerance), mdp.n_actions)
-        values = q_values.max(axis=1)
-    return policies, values
+    policy = np.zeros((mdp.n_states, mdp.n_actions))
+    policy[states, best] = 1.0
+    return policy, values
 
 
 def policy_regret(mdp: TabularMDP, policy: ArrayLike, *, true_weights: ArrayLike) -> float:
@@ -371,15 +269,9 @@ def random_mdp(
     gamma: float = 0.9,
     branching: int | None = None,
 ) -> TabularMDP:
-    """A random world with stochastic transitions, for tests.
+    """A random world with stochastic transitions and standard normal features of (s, a, s').
 
-    Args:
-        rng: source of randomness.
-        n_states: S.
-        n_actions: A.
-        n_features: q; the features are standard normal, one draw per (s, a, s').
-        gamma: discount factor.
-        branching: how many different states each action can lead to; all of them by default.
+    `branching` is how many different states each action can lead to; all of them by default.
     """
     branching = n_states if branching is None else branching
     if not 1 <= branching <= n_states:
@@ -397,58 +289,37 @@ def random_mdp(
 
 
 def sample_episodes(
-    mdp: TabularMDP,
-    policy: ArrayLike,
-    *,
-    rng: np.random.Generator,
-    n_episodes: int,
-    horizon: int,
-    start_states: ArrayLike | None = None,
+    mdp: TabularMDP, policy: ArrayLike, *, rng: np.random.Generator, n_episodes: int, horizon: int
 ) -> EpisodeArrays:
-    """Sample episodes of equal length, all of them in parallel.
-
-    Args:
-        mdp: the world.
-        policy: pi(a | s), shape (S, A).
-        rng: source of randomness.
-        n_episodes: N.
-        horizon: T, the number of steps of every episode.
-        start_states: first state of each episode, shape (N,); drawn from `mdp.initial` if absent.
-    """
-    n_episodes = _positive(n_episodes, "n_episodes")
+    """Sample episodes of T = `horizon` times each, all of them in parallel."""
+    n_episodes = at_least_one(n_episodes, "n_episodes")
     policy_cdf = _cumulative(_as_policy(mdp, policy))
-    states = np.empty((n_episodes, _positive(horizon, "horizon") + 1), dtype=np.int64)
+    states = np.empty((n_episodes, at_least_one(horizon, "horizon") + 1), dtype=np.int64)
     actions = np.empty((n_episodes, horizon), dtype=np.int64)
-    if start_states is None:
-        states[:, 0] = _invert(_cumulative(mdp.initial)[None], rng.random(n_episodes))
-    else:
-        states[:, 0] = _check_start_states(mdp, start_states, n_episodes)
+    states[:, 0] = _invert(_cumulative(mdp.initial)[None], rng.random(n_episodes))
     for h in range(horizon):
         uniforms = rng.random((2, n_episodes))
         here = states[:, h]
         actions[:, h] = _invert(policy_cdf[here], uniforms[0])
         states[:, h + 1] = _invert(mdp.transition_cdf[here, actions[:, h]], uniforms[1])
-    if mdp.features.ndim == 3:
-        features = mdp.features[states[:, :-1], actions]
-    else:
-        features = mdp.features[states[:, :-1], actions, states[:, 1:]]
-    return EpisodeArrays(states, actions, features)
+    index = (states[:, :-1], actions, states[:, 1:])
+    return EpisodeArrays(states, actions, mdp.features[index[: mdp.features.ndim - 1]])
 
 
-def _solve(system: FloatArray, right: FloatArray) -> FloatArray:
+def _solve(system: Float, right: Float) -> Float:
     # gamma < 1 keeps I - gamma * P regular, so no least squares or fallback is needed.
     return np.asarray(np.linalg.solve(system, right), dtype=np.float64)
 
 
-def _state_kernel(mdp: TabularMDP, policy: FloatArray) -> FloatArray:
+def _state_kernel(mdp: TabularMDP, policy: Float) -> Float:
     """State-to-state probabilities under the policy, shape (S, S)."""
-    kernel: FloatArray = (policy[:, None, :] @ mdp.transitions)[:, 0, :]
+    kernel: Float = (policy[:, None, :] @ mdp.transitions)[:, 0, :]
     return kernel
 
 
-def _discounted_marginals(mdp: TabularMDP, kernel: FloatArray, horizon: int) -> FloatArray:
+def _discounted_marginals(mdp: TabularMDP, kernel: Float, horizon: int) -> Float:
     """gamma^h P(s_h = s) for h < horizon, shape (T, S)."""
-    marginals = np.empty((_positive(horizon, "horizon"), mdp.n_states))
+    marginals = np.empty((at_least_one(horizon, "horizon"), mdp.n_states))
     marginals[0] = mdp.initial
     discounted = mdp.gamma * kernel
     for h in range(1, horizon):
@@ -456,67 +327,51 @@ def _discounted_marginals(mdp: TabularMDP, kernel: FloatArray, horizon: int) -> 
     return marginals
 
 
-def _backup(
-    mdp: TabularMDP, policy: FloatArray, payoff: FloatArray, q_values: FloatArray
-) -> FloatArray:
+def _backup(mdp: TabularMDP, policy: Float, payoff: Float, q_values: Float) -> Float:
     """One Bellman backup of vector-valued action values, shape (S, A, k)."""
-    values: FloatArray = (policy[:, None, :] @ q_values)[:, 0, :]
+    values: Float = (policy[:, None, :] @ q_values)[:, 0, :]
     return payoff + mdp.gamma * (mdp.transitions @ values)
 
 
-def _lookahead(
-    mdp: TabularMDP, policy: FloatArray, payoff: FloatArray, horizon: int | None
-) -> FloatArray:
+def _lookahead(mdp: TabularMDP, policy: Float, payoff: Float, horizon: int | None) -> Float:
     """Discounted sums of a payoff of shape (S, A, k) after each action, same shape."""
     if horizon is None:
         expected = (policy[:, None, :] @ payoff)[:, 0, :]
         system = np.eye(mdp.n_states) - mdp.gamma * _state_kernel(mdp, policy)
         return payoff + mdp.gamma * (mdp.transitions @ _solve(system, expected))
     q_values = np.zeros(payoff.shape)
-    for _ in range(_positive(horizon, "horizon")):
+    for _ in range(at_least_one(horizon, "horizon")):
         q_values = _backup(mdp, policy, payoff, q_values)
     return q_values
 
 
-def _advantage(policy: FloatArray, q_values: FloatArray) -> FloatArray:
+def _advantage(policy: Float, q_values: Float) -> Float:
     """Q(s, a) - V(s) for every feature, shape (S, A, q)."""
     return q_values - policy[:, None, :] @ q_values
 
 
-def _rewards(mdp: TabularMDP, weights: ArrayLike) -> FloatArray:
+def _rewards(mdp: TabularMDP, weights: ArrayLike) -> Float:
     """Expected reward of every action, shape (S, A)."""
-    vector = np.asarray(weights, dtype=np.float64)
-    if vector.shape != (mdp.n_features,) or not np.isfinite(vector).all():
-        raise OptionError(
-            f"weights must be {mdp.n_features} finite numbers, one per feature "
-            f"{mdp.feature_names}, got {vector!r}."
-        )
-    return mdp.expected_features @ vector
+    return mdp.expected_features @ mdp.checked_weights(weights)
 
 
-def _values_of_actions(mdp: TabularMDP, reward: FloatArray, actions: IntArray) -> FloatArray:
+def _values_of_actions(mdp: TabularMDP, reward: Float, actions: Int) -> Float:
     """State values of the deterministic policy `actions`, shape (S,)."""
     states = np.arange(mdp.n_states)
     system = np.eye(mdp.n_states) - mdp.gamma * mdp.transitions[states, actions]
     return _solve(system, reward[states, actions])
 
 
-def _tie_tolerance(mdp: TabularMDP, reward: FloatArray) -> float:
+def _tie_tolerance(mdp: TabularMDP, reward: Float) -> float:
     return _TIE_TOLERANCE * float(np.abs(reward).max()) / (1.0 - mdp.gamma)
 
 
-def _first_best(q_values: FloatArray, tolerance: float) -> IntArray:
+def _first_best(q_values: Float, tolerance: float) -> Int:
     """The lowest action whose value is within the tolerance of the best, shape (S,)."""
     return np.asarray((q_values >= q_values.max(axis=1, keepdims=True) - tolerance).argmax(axis=1))
 
 
-def _one_hot(actions: IntArray, n_actions: int) -> FloatArray:
-    policy = np.zeros((len(actions), n_actions))
-    policy[np.arange(len(actions)), actions] = 1.0
-    return policy
-
-
-def _cumulative(probabilities: FloatArray) -> FloatArray:
+def _cumulative(probabilities: Float) -> Float:
     """Cumulative probabilities along the last axis, ending in exactly 1.
 
     Dividing by the last entry also makes the entries after the last possible outcome exactly 1,
@@ -527,28 +382,13 @@ def _cumulative(probabilities: FloatArray) -> FloatArray:
     return cdf
 
 
-def _invert(cdf: FloatArray, uniforms: FloatArray) -> IntArray:
+def _invert(cdf: Float, uniforms: Float) -> Int:
     """Inverse sampling, one row of `cdf` (or a shared one) per uniform number in [0, 1)."""
-    indices: IntArray = (cdf <= uniforms[:, None]).sum(axis=1, dtype=np.int64)
+    indices: Int = (cdf <= uniforms[:, None]).sum(axis=1, dtype=np.int64)
     return indices
 
 
-def _check_start_states(mdp: TabularMDP, start_states: ArrayLike, n_episodes: int) -> IntArray:
-    starts = np.asarray(start_states)
-    if starts.shape != (n_episodes,) or not np.issubdtype(starts.dtype, np.integer):
-        raise OptionError(
-            f"start_states must be {n_episodes} integers, one per episode, "
-            f"got shape {starts.shape} and type {starts.dtype}."
-        )
-    if starts.min() < 0 or starts.max() >= mdp.n_states:
-        raise OptionError(
-            f"start_states must lie in 0..{mdp.n_states - 1}, "
-            f"got values from {starts.min()} to {starts.max()}."
-        )
-    return starts.astype(np.int64)
-
-
-def _as_policy(mdp: TabularMDP, policy: ArrayLike) -> FloatArray:
+def _as_policy(mdp: TabularMDP, policy: ArrayLike) -> Float:
     probabilities = np.asarray(policy, dtype=np.float64)
     if probabilities.shape != (mdp.n_states, mdp.n_actions):
         raise PolicyError(
@@ -565,21 +405,7 @@ def _as_policy(mdp: TabularMDP, policy: ArrayLike) -> FloatArray:
     return probabilities
 
 
-def _positive(value: int, name: str) -> int:
-    if value < 1:
-        raise OptionError(f"{name} must be at least 1, got {value}.")
-    return value
-
-
-def _read_only(value: ArrayLike, name: str) -> FloatArray:
-    array = np.array(value, dtype=np.float64)
-    if not np.isfinite(array).all():
-        raise OptionError(f"{name} must be finite; it contains NaN or infinity.")
-    array.flags.writeable = False
-    return array
-
-
-def _check_distributions(array: FloatArray, name: str) -> None:
+def _check_distributions(array: Float, name: str) -> None:
     """Every row along the last axis must be a probability distribution."""
     if array.min() < 0.0:
         where = tuple(int(i) for i in np.unravel_index(array.argmin(), array.shape))

@@ -7,6 +7,7 @@ nor the run's own code is needed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -32,8 +33,12 @@ from logel.policies.softmax import SoftmaxPolicy
 from logel.rewards.features import RewardFeatures, StepFeatures
 from logel.types import Array, Float, Progress
 
+# Two numbers for each of a hundred thousand observations, as text, are under this.
 _MAX_STATISTICS_BYTES = 2**24
+# Environments that act at a time: a policy is asked once for all of them.
 _SIDE_BY_SIDE = 16
+# What reading a stranger's JSON may raise.
+_BROKEN = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -67,17 +72,11 @@ class Normaliser:
             mean, var = (np.array(raw[f"observation_{k}"], dtype=float) for k in ("mean", "var"))
             epsilon = float(raw.get("observation_epsilon", cls.epsilon))
             clip = float(raw.get("observation_clip", cls.clip))
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            RecursionError,
-            OverflowError,
-        ) as error:
+        except _BROKEN as error:
             raise FormatError(f"{path} holds no normaliser's statistics: {error}") from None
         sound = np.isfinite([*mean.ravel(), *var.ravel(), epsilon]).all() and clip > 0
-        if mean.shape != shape or var.shape != shape or not sound or (var + epsilon <= 0).any():
+        fits = mean.shape == shape and var.shape == shape
+        if not (fits and sound and (var + epsilon > 0).all()):
             raise FormatError(
                 f"{path}: observation_mean and observation_var must be finite, of shape {shape}, "
                 "with positive variances"
@@ -144,47 +143,79 @@ def record_checkpoints(
         seed: Of the environments and of the policies' choices.
         progress: Called with (what, done, total).
     """
+    _check_options(episodes, gamma)
+    checkpoints = find_checkpoints(folder)
+    paths = list(checkpoints.values())
+    # All are read before anything is written, and a new folder is all or nothing: neither a bad
+    # checkpoint nor Ctrl-C leaves half a history behind.
+    policy, thetas = _policies(paths, activation)
+    with contextlib.ExitStack() as stack:
+        envs = [_make(env_id) for _ in range(min(episodes, _SIDE_BY_SIDE))]
+        for env in envs:
+            stack.callback(env.close)
+        shape = _check_spaces(envs[0], policy, env_id)
+        normalisers = [_normaliser(path, shape) for path in paths]
+        discount = recorded_gamma(paths[0]) if gamma is None else gamma
+        facts = _facts(policy, env_id, discount, activation)
+        unfinished = stack.enter_context(new_folder(out))
+        writer = stack.enter_context(
+            HistoryWriter(unfinished, feature_names=features.names, metadata=facts)
+        )
+        for index, (step, theta) in enumerate(zip(checkpoints, thetas, strict=True)):
+            sampler = _Sampler(envs, policy, theta, normalisers[index], features)
+            record_stage(
+                writer,
+                sampler.episodes(episodes, np.random.default_rng([seed, index])),
+                parameters=theta if activation == "tanh" else None,
+                notes={"timesteps": step, "checkpoint": paths[index].name},
+            )
+            if progress is not None:
+                progress("checkpoints", index + 1, len(paths))
+    return LearningHistory.load(out)
+
+
+def _check_options(episodes: int, gamma: float | None) -> None:
     if episodes < 1:
         raise OptionError(f"episodes must be at least 1, but is {episodes}")
     if gamma is not None and not 0 <= gamma < 1:
         raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
-    checkpoints = find_checkpoints(folder)
-    names = list(checkpoints.values())
-    policy = SB3Policy.from_checkpoint(names[0], activation=activation)
-    # All are read before anything is written, and a new folder is all or nothing: neither a bad
-    # checkpoint nor Ctrl-C leaves half a history behind.
-    thetas = [checkpoint_parameters(path) for path in names]
-    for path, theta in zip(names, thetas, strict=True):
+
+
+def _policies(paths: list[Path], activation: str) -> tuple[Policy, list[Float]]:
+    """The family of a run's policies, and the parameters in every checkpoint."""
+    policy = SB3Policy.from_checkpoint(paths[0], activation=activation)
+    thetas = [checkpoint_parameters(path) for path in paths]
+    for path, theta in zip(paths, thetas, strict=True):
         if len(theta) != policy.n_parameters:
             raise PolicyError(
-                f"{path} has {len(theta)} parameters, but {names[0]} {policy.n_parameters}: keep "
+                f"{path} has {len(theta)} parameters, but {paths[0]} {policy.n_parameters}: keep "
                 "one run's checkpoints in a folder of their own"
             )
-    envs = [_make(env_id) for _ in range(min(episodes, _SIDE_BY_SIDE))]
-    try:
-        shape = _check_spaces(envs[0], policy, env_id)
-        normalisers = [_normaliser(path, shape) for path in names]
-        discount = recorded_gamma(names[0]) if gamma is None else gamma
-        facts = _facts(policy, env_id, discount, activation)
-        with (
-            new_folder(out) as unfinished,
-            HistoryWriter(unfinished, feature_names=features.names, metadata=facts) as writer,
-        ):
-            for index, (step, theta) in enumerate(zip(checkpoints, thetas, strict=True)):
-                sampler = _Sampler(envs, policy, theta, normalisers[index], features)
-                rng = np.random.default_rng([seed, index])
-                record_stage(
-                    writer,
-                    sampler.episodes(episodes, rng),
-                    parameters=theta if activation == "tanh" else None,
-                    notes={"timesteps": step, "checkpoint": names[index].name},
-                )
-                if progress is not None:
-                    progress("checkpoints", index + 1, len(names))
-    finally:
-        for env in envs:
-            env.close()
-    return LearningHistory.load(out)
+    return policy, thetas
+
+
+class _Walk:
+    """An episode as it happens."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], seed: int) -> None:
+        self.env = env
+        # Copies: environments may hand out one array and overwrite it in the next step.
+        self.seen: list[Array] = [np.array(env.reset(seed=seed)[0])]
+        self.chosen: list[Any] = []
+        self.taken: list[Any] = []
+        self.infos: list[dict[str, Any]] = []
+        self.terminated = False
+
+    def goes_on_after(self, action: Any) -> bool:
+        """Act, and tell whether there is more to do."""
+        received = _received(self.env, action)
+        following, _, ended, cut, info = self.env.step(received)
+        self.seen.append(np.array(following))
+        self.chosen.append(action)
+        self.taken.append(received)
+        self.infos.append(info)
+        self.terminated = bool(ended)
+        return not (ended or cut)
 
 
 @dataclass(frozen=True)
@@ -201,52 +232,27 @@ class _Sampler:
         """Whole episodes, several side by side."""
         result: list[Episode] = []
         while len(result) < n:
-            result += self._batch(self.envs[: n - len(result)], rng)
+            going = [_Walk(env, int(rng.integers(2**31))) for env in self.envs[: n - len(result)]]
+            walks = going
+            while going:
+                observations = self._seen(np.array([walk.seen[-1] for walk in going]))
+                actions = self.policy.sample(self.theta, observations, rng)
+                pairs = zip(going, actions, strict=True)
+                going = [walk for walk, action in pairs if walk.goes_on_after(action)]
+            result += map(self._episode, walks)
         return result
 
-    def _batch(
-        self, envs: list[gymnasium.Env[Any, Any]], rng: np.random.Generator
-    ) -> list[Episode]:
-        # Copies: environments may hand out one array and overwrite it in the next step.
-        seen = [[np.array(env.reset(seed=int(rng.integers(2**31)))[0])] for env in envs]
-        chosen: list[list[Any]] = [[] for _ in envs]
-        taken: list[list[Any]] = [[] for _ in envs]
-        infos: list[list[dict[str, Any]]] = [[] for _ in envs]
-        terminated = [False] * len(envs)
-        running = list(range(len(envs)))
-        while running:
-            observations = self._seen(np.array([seen[i][-1] for i in running]))
-            actions = self.policy.sample(self.theta, observations, rng)
-            going = []
-            for i, action in zip(running, actions, strict=True):
-                received = _received(envs[i], action)
-                following, _, ended, cut, info = envs[i].step(received)
-                seen[i].append(np.array(following))
-                chosen[i].append(action)
-                taken[i].append(received)
-                infos[i].append(info)
-                terminated[i] = bool(ended)
-                if not (ended or cut):
-                    going.append(i)
-            running = going
-        return [
-            Episode(
-                self._seen(np.array(seen[i])),
-                np.array(chosen[i]),
-                self._features(np.array(seen[i]), np.array(taken[i]), infos[i]),
-                terminated=terminated[i],
-            )
-            for i in range(len(envs))
-        ]
+    def _episode(self, walk: _Walk) -> Episode:
+        raw, taken = np.array(walk.seen), np.array(walk.taken)
+        if isinstance(self.features, StepFeatures):
+            table = self.features.rows(raw[:-1], taken, raw[1:], walk.infos)
+        else:
+            table = np.asarray(self.features(raw[:-1], taken, raw[1:]), dtype=np.float64)
+        return Episode(self._seen(raw), np.array(walk.chosen), table, terminated=walk.terminated)
 
     def _seen(self, raw: Array) -> Array:
         flat = raw.reshape(len(raw), -1)
         return flat.astype(np.float32) if self.normaliser is None else self.normaliser(flat)
-
-    def _features(self, raw: Array, taken: Array, infos: list[dict[str, Any]]) -> Float:
-        if isinstance(self.features, StepFeatures):
-            return self.features.rows(raw[:-1], taken, raw[1:], infos)
-        return np.asarray(self.features(raw[:-1], taken, raw[1:]), dtype=np.float64)
 
 
 def _received(env: gymnasium.Env[Any, Any], action: Any) -> Any:

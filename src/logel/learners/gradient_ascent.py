@@ -19,7 +19,7 @@ from logel.data.history import LearningHistory
 from logel.data.stage import Stage
 from logel.envs.parametric import ParametricWorld
 from logel.errors import Choice, OptionError
-from logel.learners.recording import check_rate, independent_streams, record, scheduled_rate
+from logel.learners.recording import check_rate, drift, record, scheduled_rate
 from logel.policies.fisher import Fisher
 from logel.types import Float
 from logel.worlds.own_episodes import stage_jacobian
@@ -99,15 +99,14 @@ class GradientAscent:
         """Yield the parameters before learning and after every update, without end."""
         theta = np.array(initial, dtype=np.float64)
         rate: float | None = None
-        means = (np.zeros_like(theta), np.zeros_like(theta))
+        means = [np.zeros_like(theta), np.zeros_like(theta)]
         for step in count():
             yield ParameterSnapshot(theta, rate)
             # A learner that diverges is told so below, in words.
             with np.errstate(over="ignore", invalid="ignore"):
                 move = self.gradient(world, theta, weights, rng)
                 if self.direction == Direction.ADAM:
-                    means = _updated(means, move, self.memory)
-                    move = self._adam_move(means, step)
+                    move = self._adam_move(means, move, step)
                 size = float(np.linalg.norm(move))
                 taken = scheduled_rate(self.learning_rate, self.schedule, step=step, size=size)
                 theta = theta + taken * move
@@ -118,12 +117,14 @@ class GradientAscent:
                 )
             rate = None if self.direction == Direction.ADAM else taken
 
-    def _adam_move(self, means: tuple[Float, Float], step: int) -> Float:
-        """Adam's direction, its running means freed of their start at zero."""
-        first, second = (
-            mean / (1 - keep ** (step + 1)) for mean, keep in zip(means, self.memory, strict=True)
-        )
-        return np.asarray(first / (np.sqrt(second) + self.epsilon))
+    def _adam_move(self, means: list[Float], gradient: Float, step: int) -> Float:
+        """Adam's direction; its running means of gradient and square are updated in place."""
+        freed = []
+        for k, (keep, new) in enumerate(zip(self.memory, (gradient, gradient**2), strict=True)):
+            means[k] = keep * means[k] + (1 - keep) * new
+            # Freed of their start at zero.
+            freed.append(means[k] / (1 - keep ** (step + 1)))
+        return np.asarray(freed[0] / (np.sqrt(freed[1]) + self.epsilon))
 
     def gradient(
         self, world: ParametricWorld, parameters: Float, weights: Float, rng: np.random.Generator
@@ -156,11 +157,9 @@ class ParameterWalk:
         self, world: ParametricWorld, weights: Float, rng: np.random.Generator, initial: Float
     ) -> Iterator[ParameterSnapshot]:
         """Yield the parameters before every move, without end."""
-        theta = np.array(initial, dtype=np.float64)
-        for t in count():
+        start = np.array(initial, dtype=np.float64)
+        for theta in drift(start, self.step, fading=self.fading, rng=rng):
             yield ParameterSnapshot(theta)
-            size = self.step / (1 + t) if self.fading else self.step
-            theta = theta + size * rng.standard_normal(theta.shape)
 
 
 def sampled_gradient(
@@ -195,45 +194,25 @@ def observe_parametric(
     parameters: bool = False,
     learning_rates: bool = False,
 ) -> LearningHistory:
-    """Let a learner learn and record what an observer sees of it.
+    """Let a learner learn and record what an observer sees of it; options as in `observe`.
 
-    Args:
-        world: The world and the learner's policy family.
-        learner: The learner.
-        weights: The learner's true reward weights, shape (q,); they do not enter the history.
-        n_steps: Number m of updates to watch.
-        n_episodes: Episodes the observer samples from each stage's policy.
-        initial: Parameters before learning, shape (d,); zeros by default.
-        seed: Learner and observer get independent streams from it.
-        parameters: Whether the observer also sees the policies' parameters.
-        learning_rates: Whether it sees the learning rates.
+    `initial` are the learner's parameters before learning, shape (d,); zeros by default. The true
+    weights, shape (q,), do not enter the history (`logel.learners.tabular.observe`).
     """
     truth = np.asarray(weights, dtype=float)
     start = np.zeros(world.policy.n_parameters) if initial is None else np.asarray(initial, float)
-    learner_rng, observer_rng = independent_streams(seed)
 
-    def watched() -> Iterator[tuple[Stage, float | None]]:
-        for snapshot in learner.run(world, truth, learner_rng, start):
-            stage = world.sample(snapshot.parameters, rng=observer_rng, n_episodes=n_episodes)
-            if parameters:
-                stage = replace(stage, parameters=snapshot.parameters)
-            yield stage, snapshot.learning_rate
+    def sample(snapshot: ParameterSnapshot, rng: np.random.Generator) -> Stage:
+        stage = world.sample(snapshot.parameters, rng=rng, n_episodes=n_episodes)
+        return replace(stage, parameters=snapshot.parameters) if parameters else stage
 
     return record(
-        watched(),
-        learner=learner,
+        learner,
+        lambda rng: learner.run(world, truth, rng, start),
+        sample,
         n_steps=n_steps,
+        seed=seed,
         learning_rates=learning_rates,
         feature_names=world.feature_names,
         metadata={"gamma": world.gamma, "world": type(world).__name__},
-    )
-
-
-def _updated(
-    means: tuple[Float, Float], gradient: Float, memory: tuple[float, float]
-) -> tuple[Float, Float]:
-    """Adam's running means of the gradient and of its square after one more gradient."""
-    return (
-        memory[0] * means[0] + (1 - memory[0]) * gradient,
-        memory[1] * means[1] + (1 - memory[1]) * gradient**2,
     )

@@ -142,14 +142,8 @@ def learn(
 ) -> list[Search]:
     """Let PGPE maximise a reward: the search distributions of stages 0..n_steps.
 
-    Args:
-        learner: The learner.
-        rollout: Plays an episode.
-        start: The search distribution before learning.
-        weights: The learner's true reward weights, shape (q,).
-        gamma: Discount factor.
-        n_steps: Number m of updates.
-        seed: Of draws and episodes.
+    It plays by `rollout`, from the search distribution `start` on, for the true reward `weights`,
+    shape (q,); draws and episodes come from the seed.
     """
     if n_steps < 1:
         raise OptionError(f"n_steps must be at least 1, but is {n_steps}")
@@ -167,11 +161,7 @@ def random_walk(
 ) -> list[Search]:
     """A learner that wants nothing: steps of one length in random directions.
 
-    Args:
-        start: Where it starts; its standard deviations are the unit of the steps.
-        length: Of every step.
-        n_steps: Number of steps.
-        seed: Of the directions.
+    The standard deviations of `start` are the unit of the steps.
     """
     rng = np.random.default_rng(seed)
     path = [start]
@@ -190,30 +180,18 @@ def watch(
     feature_names: Sequence[str],
     seed: int | np.random.SeedSequence = 0,
     metadata: Mapping[str, Any] | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> LearningHistory:
     """What an observer sees of a path of search distributions: fresh episodes, no parameters.
 
-    Args:
-        path: One search distribution per stage.
-        rollout: Plays an episode.
-        n_episodes: Episodes per stage, each with a draw of its own.
-        feature_names: Names of the reward features.
-        seed: Of draws and episodes; take another than the learner's.
-        metadata: Facts worth keeping.
-        progress: Called with the number of stages done.
+    Every episode of a stage has a draw of its own. Take another seed than the learner's.
     """
     if n_episodes < 1:
         raise OptionError(f"n_episodes must be at least 1, but is {n_episodes}")
     rng = np.random.default_rng(seed)
     stages = []
-    for t, search in enumerate(path):
-        episodes = [
-            rollout(search.sample(rng), int(rng.integers(2**31))) for _ in range(n_episodes)
-        ]
-        stages.append(Stage.from_episodes(episodes))
-        if progress is not None:
-            progress(t + 1)
+    for search in path:
+        draws = ((search.sample(rng), int(rng.integers(2**31))) for _ in range(n_episodes))
+        stages.append(Stage.from_episodes([rollout(*draw) for draw in draws]))
     return LearningHistory.from_stages(
         stages, feature_names=feature_names, metadata=dict(metadata or {})
     )

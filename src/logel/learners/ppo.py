@@ -163,6 +163,11 @@ class _Curve(BaseCallback):
         if self.on_update is not None:
             self.on_update(len(self.returns), self.updates, self.returns[-1])
 
+    def result(self, parameters: Float) -> TrainingCurve:
+        """What was collected, with the parameters at the end."""
+        episodes, timesteps = np.array([self.episodes, self.timesteps], dtype=np.int64)
+        return TrainingCurve(np.array(self.returns), episodes, timesteps, parameters)
+
     def _tell(self) -> None:
         means = {"true_return": self._finished, "learned_return": self._learned}
         found = {name: float(np.mean(values)) for name, values in means.items() if values}
@@ -212,16 +217,14 @@ def train_ppo(
         raise OptionError(f"updates must be at least 1, but is {updates}")
     if tensorboard is not None and find_spec("tensorboard") is None:
         raise MissingExtraError("tensorboard", "mujoco")
-    settings = PPOSettings() if settings is None else settings
-    # Wrapping every environment to report features costs time: only where nothing else does.
-    report = _reports(reward) or (recorder is not None and recorder.features is None)
-    venv = _environments(env, settings, reward, report_features=report)
+    settings = settings or PPOSettings()
+    curve = _Curve(updates, on_update)
+    callbacks: list[BaseCallback] = [curve] if recorder is None else [curve, recorder]
+    venv = _environments(env, settings, reward, recorder)
     try:
         model = _model(venv, settings, updates, seed, tensorboard)
         if initial is not None:
             set_policy_parameters(model, initial)
-        curve = _Curve(updates, on_update)
-        callbacks: list[BaseCallback] = [curve] if recorder is None else [curve, recorder]
         model.learn(
             updates * settings.n_envs * settings.n_steps,
             callback=CallbackList(callbacks),
@@ -231,27 +234,21 @@ def train_ppo(
             _save(model, venv, Path(checkpoint))
     finally:
         venv.close()
-    return TrainingCurve(
-        returns=np.array(curve.returns),
-        episodes=np.array(curve.episodes, dtype=np.int64),
-        timesteps=np.array(curve.timesteps, dtype=np.int64),
-        parameters=policy_parameters(model),
-    )
-
-
-def _reports(reward: LinearReward | TransitionReward | None) -> bool:
-    return isinstance(reward, LinearReward) and reward.features is None
+    return curve.result(policy_parameters(model))
 
 
 def _environments(
     env: str | Callable[[], gymnasium.Env[Any, Any]],
     settings: PPOSettings,
     reward: LinearReward | TransitionReward | None,
-    *,
-    report_features: bool,
+    recorder: HistoryRecorder | None,
 ) -> VecEnv:
+    # Wrapping every environment to report features costs time: only where nothing else does.
+    report = recorder is not None and recorder.features is None
+    report |= isinstance(reward, LinearReward) and reward.features is None
+
     def one() -> gymnasium.Env[Any, Any]:
-        return make(env, report_features=report_features) if isinstance(env, str) else env()
+        return make(env, report_features=report) if isinstance(env, str) else env()
 
     venv: VecEnv = LeanVecEnv([one] * settings.n_envs)
     if reward is not None:

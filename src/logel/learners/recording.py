@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from itertools import islice
-from typing import Any
+from itertools import count, islice
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
 from logel.errors import OptionError
-from logel.types import Progress
+from logel.types import Float, Progress
 
 logger = logging.getLogger(__name__)
 SCHEDULES = ("constant", "normalised", "1/(1+t)", "1/(1+t)^2")
@@ -28,34 +28,51 @@ def check_rate(learning_rate: float, schedule: str) -> None:
 
 
 def scheduled_rate(learning_rate: float, schedule: str, *, step: int, size: float) -> float:
-    """The rate of a step.
+    """The rate of a step, numbered from 0, along a direction of some size.
 
-    Args:
-        learning_rate: Rate of the first step, or length of every step if "normalised".
-        schedule: One of `SCHEDULES`.
-        step: Number of the step, from 0.
-        size: Norm of the direction the rate multiplies.
+    `learning_rate` is that of the first step, or the length of every step if "normalised".
     """
     if schedule == "normalised":
+        # Where there is no slope left, a step of any rate stays where it is.
         return learning_rate / max(size, 1e-12)
     power = {"constant": 0, "1/(1+t)": 1, "1/(1+t)^2": 2}[schedule]
     return float(learning_rate / (1 + step) ** power)
 
 
-def independent_streams(
-    seed: int | np.random.SeedSequence,
-) -> tuple[np.random.Generator, np.random.Generator]:
+def drift(start: Float, step: float, *, fading: bool, rng: np.random.Generator) -> Iterator[Float]:
+    """A random walk without end; on request, moves shrink as 1 / (1 + t)."""
+    position = start
+    for t in count():
+        yield position
+        size = step / (1 + t) if fading else step
+        position = position + size * rng.standard_normal(position.shape)
+
+
+class Watched(Protocol):
+    """A learner between two updates."""
+
+    @property
+    def learning_rate(self) -> float | None:
+        """Rate of the step that led here; None if there is none."""
+        ...
+
+
+def _streams(seed: int | np.random.SeedSequence) -> tuple[np.random.Generator, ...]:
     """Random numbers for the learner and, independent of them, for the observer."""
     sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    learner, observer = (np.random.default_rng(s) for s in sequence.spawn(2))
-    return learner, observer
+    return tuple(np.random.default_rng(s) for s in sequence.spawn(2))
+
+
+Seen = TypeVar("Seen", bound=Watched)
 
 
 def record(
-    run: Iterable[tuple[Stage, float | None]],
-    *,
     learner: object,
+    run: Callable[[np.random.Generator], Iterable[Seen]],
+    sample: Callable[[Seen, np.random.Generator], Stage],
+    *,
     n_steps: int,
+    seed: int | np.random.SeedSequence,
     learning_rates: bool,
     feature_names: tuple[str, ...],
     metadata: Mapping[str, Any],
@@ -64,9 +81,11 @@ def record(
     """Make a history of a learner's first stages.
 
     Args:
-        run: Stages, each with the rate of the step that led to it (None if there is none).
         learner: The learner, a dataclass; its name and settings go into the metadata.
+        run: Lets it learn, by random numbers of its own.
+        sample: What the observer sees of it between two updates, by other random numbers.
         n_steps: Number m of steps to record.
+        seed: Of both.
         learning_rates: Whether the observer sees the rates.
         feature_names: Names of the reward features.
         metadata: What else to note.
@@ -74,15 +93,17 @@ def record(
     """
     if n_steps < 1:
         raise OptionError(f"n_steps must be at least 1, but is {n_steps}")
+    learner_rng, observer_rng = _streams(seed)
     stages: list[Stage] = []
     rates: list[float | None] = []
-    for stage, rate in islice(run, n_steps + 1):
+    for t, snapshot in enumerate(islice(run(learner_rng), n_steps + 1)):
+        stage = sample(snapshot, observer_rng)
         stages.append(stage)
-        rates.append(rate)
-        t = len(stages) - 1
+        rates.append(snapshot.learning_rate)
         logger.info("stage %d: %d episodes, %d steps", t, stage.n_episodes, stage.n_steps)
         if progress is not None:
             progress("recording", t + 1, n_steps + 1)
+    # No step led to the first stage.
     known = [rate for rate in rates[1:] if rate is not None]
     if learning_rates and len(known) < n_steps:
         raise OptionError(f"{type(learner).__name__} has no learning rates to reveal")

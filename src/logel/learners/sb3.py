@@ -84,11 +84,7 @@ class HistoryRecorder(BaseCallback):
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if every < 1 or first < 0 or (last is not None and last < first):
-            raise OptionError(
-                f"every must be at least 1 and 0 <= first <= last, but every is {every}, first "
-                f"{first}, last {last}"
-            )
+        _check_updates(every, first, last)
         if isinstance(features, str) and features != "none":
             raise OptionError(f'features must be a callable, None or "none", not {features!r}')
         self.path = path
@@ -104,8 +100,8 @@ class HistoryRecorder(BaseCallback):
         self._update = -1
         self._rate: float | None = None
         self._tap: RawObservations | None = None
+        # Of the rollout that is being recorded, if it is to be.
         self._trace: Trace | None = None
-        self._recording = False
 
     def _on_training_start(self) -> None:
         model = _checked(self.model)
@@ -130,24 +126,24 @@ class HistoryRecorder(BaseCallback):
 
     def _on_rollout_start(self) -> None:
         self._update += 1
+        self._trace = None
         index = self._update - self.first
         inside = index >= 0 and (self.last is None or self._update <= self.last)
-        self._recording = inside and index % self.every == 0
-        if self._recording:
+        if inside and index % self.every == 0:
             model = _checked(self.model)
             before = self._tap.observations if self._tap else model._last_obs
             assert isinstance(before, np.ndarray)
             self._trace = Trace(model.n_steps, before, self.features)
 
     def _on_step(self) -> bool:
-        if self._recording and self._trace is not None:
+        if self._trace is not None:
             self._trace.step(self.locals, self._tap)
         return True
 
     def _on_rollout_end(self) -> None:
         model = _checked(self.model)
         rate = _rate_of(model)
-        if self._recording and self._trace is not None:
+        if self._trace is not None:
             self._record(model, self._trace, rate)
             self._rate, self._trace = None, None
         if rate is not None:
@@ -192,6 +188,14 @@ class HistoryRecorder(BaseCallback):
             self._tap = None
         if self._writer is not None:
             self._writer.close()
+
+
+def _check_updates(every: int, first: int, last: int | None) -> None:
+    if every < 1 or first < 0 or (last is not None and last < first):
+        raise OptionError(
+            f"every must be at least 1 and 0 <= first <= last, but every is {every}, first "
+            f"{first}, last {last}"
+        )
 
 
 def _checked(model: Any) -> OnPolicyAlgorithm:

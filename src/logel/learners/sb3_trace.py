@@ -50,52 +50,43 @@ class Trace:
     """How the episodes of one rollout ended, and what its features are made of.
 
     Args:
-        n_steps: Steps of the rollout.
+        n_times: Times of the rollout.
         before: Observations at its start, shape (n, ...), the environments' own.
         features: As given to the recorder.
     """
 
     def __init__(
         self,
-        n_steps: int,
+        n_times: int,
         before: Array,
         features: RewardFeatures | StepFeatures | Literal["none"] | None,
     ) -> None:
-        shape = (n_steps, len(before))
-        self.terminated = np.zeros(shape, dtype=bool)
-        self.truncated = np.zeros(shape, dtype=bool)
+        self.terminated = np.zeros((n_times, len(before)), dtype=bool)
+        self.truncated = np.zeros_like(self.terminated)
         self._function = features
         self._terminal: dict[tuple[int, int], Array] = {}
         self._returns: list[float] = []
-        self._row = 0
+        self._time = 0
         self._table: Array | None = None
-        # Raw observations: row t and t + 1 surround step t, unless an episode ended there.
-        self._raw: Array | None = None
-        self._raw_terminal: dict[tuple[int, int], Array] = {}
+        # What the environments said and were told, which only a function of it needs.
+        self._now = before.copy()
+        shape = (n_times, *before.shape) if callable(features) else (0,)
+        self._before = np.empty(shape, dtype=before.dtype)
+        self._after = np.empty_like(self._before)
         self._taken: Array | None = None
-        if callable(features):
-            self._raw = np.empty((n_steps + 1, *before.shape), dtype=before.dtype)
-            self._raw[0] = before
 
     def step(self, local: Mapping[str, Any], tap: RawObservations | None) -> None:
-        """Take down one step of all environments."""
-        dones, infos, t = local["dones"], local["infos"], self._row
-        self._row += 1
-        if dones.any():
-            for i in np.flatnonzero(dones):
-                self._end(t, int(i), infos[i])
-        if self._raw is not None:
-            self._take_raw(t, local, tap)
+        """Take down one time of all environments."""
+        infos, t = local["infos"], self._time
+        self._time += 1
+        for i in np.flatnonzero(local["dones"]):
+            self._end(t, int(i), infos[i])
         if self._function is None:
             self._store(t, [_reported(info) for info in infos])
-        elif isinstance(self._function, StepFeatures) and self._raw is not None:
-            after = self._raw[t + 1]
-            if dones.any():
-                after = after.copy()
-                for i in np.flatnonzero(dones):
-                    after[i] = self._raw_terminal[t, int(i)]
-            assert self._taken is not None
-            self._store(t, self._function.rows(self._raw[t], self._taken[t], after, infos))
+        elif callable(self._function):
+            taken = self._take_raw(t, local, tap)
+            if isinstance(self._function, StepFeatures):
+                self._store(t, self._function.rows(self._before[t], taken, self._after[t], infos))
 
     def _end(self, t: int, i: int, info: Mapping[str, Any]) -> None:
         self.truncated[t, i] = bool(info.get("TimeLimit.truncated", False))
@@ -104,16 +95,18 @@ class Trace:
         if "episode" in info:
             self._returns.append(float(info["episode"]["r"]))
 
-    def _take_raw(self, t: int, local: Mapping[str, Any], tap: RawObservations | None) -> None:
-        assert self._raw is not None
-        self._raw[t + 1] = local["new_obs"] if tap is None else tap.observations
+    def _take_raw(self, t: int, local: Mapping[str, Any], tap: RawObservations | None) -> Array:
+        self._before[t] = self._now
+        self._now[:] = self._after[t] = local["new_obs"] if tap is None else tap.observations
         for i in np.flatnonzero(local["dones"]):
+            # The observation shown is the next episode's first already.
             ended = _terminal(local["infos"][i]) if tap is None else tap.terminal[int(i)]
-            self._raw_terminal[t, int(i)] = ended
+            self._after[t, i] = ended
         taken = np.asarray(local.get("clipped_actions", local["actions"]))
         if self._taken is None:
             self._taken = np.empty((len(self.terminated), *taken.shape), dtype=taken.dtype)
         self._taken[t] = taken
+        return taken
 
     def _store(self, t: int, rows: Any) -> None:
         if self._table is None:
@@ -129,23 +122,17 @@ class Trace:
 
     def features(self) -> Array | None:
         """Features of every step, shape (T, n, q), or None."""
-        if self._table is not None or self._raw is None or not callable(self._function):
+        if self._table is not None or self._taken is None:
             return self._table
-        assert self._taken is not None and not isinstance(self._function, StepFeatures)
-        after = self._raw[1:].copy()
-        for (t, i), terminal in self._raw_terminal.items():
-            after[t, i] = terminal
-        before, shape = self._raw[:-1], self.terminated.shape
-        flat = (x.reshape(-1, *x.shape[2:]) for x in (before, self._taken, after))
-        values = np.asarray(self._function(*flat), dtype=float)
-        return values.reshape(*shape, -1)
+        assert callable(self._function) and not isinstance(self._function, StepFeatures)
+        parts = (self._before, self._taken, self._after)
+        values = self._function(*(x.reshape(-1, *x.shape[2:]) for x in parts))
+        return np.asarray(values, dtype=float).reshape(*self.terminated.shape, -1)
 
     def returns(self) -> dict[str, Any]:
         """Mean return of the episodes that ended, if the environment reports it."""
-        if not self._returns:
-            return {"episodes_finished": len(self._terminal)}
-        mean = float(np.mean(self._returns))
-        return {"episodes_finished": len(self._terminal), "mean_return": mean}
+        notes: dict[str, Any] = {"episodes_finished": len(self._terminal)}
+        return {**notes, "mean_return": float(np.mean(self._returns))} if self._returns else notes
 
 
 def _terminal(info: Mapping[str, Any]) -> Array:

@@ -26,11 +26,8 @@ from logel.envs.tabular import (
     softmax_policy,
     uniform_policy,
 )
-from logel.learners import recording
-from logel.learners.recording import check_rate, independent_streams, record, scheduled_rate
+from logel.learners.recording import check_rate, drift, record, scheduled_rate
 from logel.types import Float, Progress
-
-SCHEDULES = recording.SCHEDULES
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,26 +83,21 @@ class GPOMDPLearner:
         """Yield the learner's policy before learning and after every update, without end."""
         theta = np.zeros(mdp.n_states * (mdp.n_actions - 1))
         rate: float | None = None
-        step = 0
-        while True:
+        for step in count():
             policy = softmax_policy(theta, n_states=mdp.n_states, n_actions=mdp.n_actions)
             yield Snapshot(policy, rate)
-            gradient = self._gradient(mdp, weights, theta, policy, rng)
+            if self.exact:
+                gradient = feature_jacobian(mdp, theta, horizon=self.horizon) @ weights
+            else:
+                gradient = self._sampled(mdp, weights, policy, rng)
             size = float(np.linalg.norm(gradient))
             rate = scheduled_rate(self.learning_rate, self.schedule, step=step, size=size)
             theta = theta + rate * gradient
-            step += 1
 
-    def _gradient(
-        self,
-        mdp: TabularMDP,
-        weights: Float,
-        theta: Float,
-        policy: Float,
-        rng: np.random.Generator,
+    def _sampled(
+        self, mdp: TabularMDP, weights: Float, policy: Float, rng: np.random.Generator
     ) -> Float:
-        if self.exact:
-            return np.asarray(feature_jacobian(mdp, theta, horizon=self.horizon) @ weights)
+        """An unbiased gradient from the learner's own episodes, shape (d,)."""
         batch = sample_episodes(
             mdp, policy, rng=rng, n_episodes=self.n_episodes, horizon=self.horizon
         )
@@ -117,11 +109,8 @@ class GPOMDPLearner:
             # Leave-one-out mean per time: plain variance reduction that keeps G(PO)MDP unbiased.
             centred = (to_go - to_go.mean(axis=0)) * self.n_episodes / (self.n_episodes - 1)
         pairs = batch.states[:, :-1] * mdp.n_actions + batch.actions
-        sums = np.bincount(
-            pairs.reshape(-1),
-            weights=centred.reshape(-1),
-            minlength=mdp.n_states * mdp.n_actions,
-        ).reshape(mdp.n_states, mdp.n_actions)
+        sums = np.bincount(pairs.ravel(), weights=centred.ravel(), minlength=policy.size)
+        sums = sums.reshape(policy.shape)
         scores = sums - policy * sums.sum(axis=1, keepdims=True)
         return scores[:, :-1].reshape(-1) / self.n_episodes
 
@@ -167,10 +156,8 @@ class SoftPolicyIteration:
         rewards = mdp.expected_features @ weights
         while True:
             yield Snapshot(policy)
-            policy = softmax(
-                soft_action_values(mdp, policy, rewards, self.temperature) / self.temperature,
-                axis=1,
-            )
+            values = soft_action_values(mdp, policy, rewards, self.temperature)
+            policy = softmax(values / self.temperature, axis=1)
 
 
 @dataclass(frozen=True)
@@ -215,11 +202,9 @@ class RandomWalk:
 
     def run(self, mdp: TabularMDP, weights: Float, rng: np.random.Generator) -> Iterator[Snapshot]:
         """Yield the learner's policy before learning and after every update, without end."""
-        logits = np.zeros((mdp.n_states, mdp.n_actions))
-        for t in count():
+        start = np.zeros((mdp.n_states, mdp.n_actions))
+        for logits in drift(start, self.step, fading=self.fading, rng=rng):
             yield Snapshot(softmax(logits, axis=1))
-            size = self.step / (1 + t) if self.fading else self.step
-            logits = logits + size * rng.standard_normal(logits.shape)
 
 
 LEARNERS: dict[str, type[TabularLearner]] = {
@@ -266,21 +251,20 @@ def observe(
         learning_rates: Whether it sees the learning rates.
         progress: Called after every stage.
     """
-    learner_rng, observer_rng = independent_streams(seed)
     truth = np.asarray(weights, dtype=float)
 
-    def watched() -> Iterator[tuple[Stage, float | None]]:
-        for snapshot in learner.run(mdp, truth, learner_rng):
-            batch = sample_episodes(
-                mdp, snapshot.policy, rng=observer_rng, n_episodes=n_episodes, horizon=horizon
-            )
-            stage = batch.stage(snapshot.parameters if parameters else None)
-            yield stage, snapshot.learning_rate
+    def sample(snapshot: Snapshot, rng: np.random.Generator) -> Stage:
+        batch = sample_episodes(
+            mdp, snapshot.policy, rng=rng, n_episodes=n_episodes, horizon=horizon
+        )
+        return batch.stage(snapshot.parameters if parameters else None)
 
     return record(
-        watched(),
-        learner=learner,
+        learner,
+        lambda rng: learner.run(mdp, truth, rng),
+        sample,
         n_steps=n_steps,
+        seed=seed,
         learning_rates=learning_rates,
         feature_names=mdp.feature_names,
         metadata={"gamma": mdp.gamma, "n_states": mdp.n_states, "n_actions": mdp.n_actions},

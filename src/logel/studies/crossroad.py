@@ -20,7 +20,8 @@ import pandas as pd
 from logel.data.history import LearningHistory
 from logel.data.stage import Episode
 from logel.envs.crossroad.driver import SIGMA, START, drive, even_clone
-from logel.envs.crossroad.world import FEATURE_NAMES, WEIGHTS, Crossroad, require_simulator
+from logel.envs.crossroad.simulation import require_simulator
+from logel.envs.crossroad.world import FEATURE_NAMES, WEIGHTS, Crossroad
 from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import METHODS, Method, infer_reward
 from logel.inference.regress import objective, solve

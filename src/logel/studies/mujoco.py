@@ -253,7 +253,7 @@ def _lfl(seen: LearningHistory, policy: MLPGaussian, size: Size, seed: int) -> T
     from logel.baselines.neural_lfl import NeuralLflConfig, neural_lfl
 
     config = NeuralLflConfig()
-    names = ("clone_steps", "divergence_steps", "initial_steps", "shaping_steps")
+    names = ("clone_steps", "initial_steps", "shaping_steps")
     shorter: dict[str, Any] = {name: _scaled(getattr(config, name), size) for name in names}
     config = replace(config, **shorter)
     return neural_lfl(seen, policy, gamma=GAMMA, config=config, use_parameters=False, seed=seed)

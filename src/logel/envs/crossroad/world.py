@@ -26,15 +26,9 @@ SUMO keeps one simulation per process: a second open `Crossroad` is refused.
 
 from __future__ import annotations
 
-import contextlib
-import math
-import os
-import sys
-import tempfile
-import weakref
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
@@ -42,6 +36,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 
+from logel.envs.crossroad import motion
+from logel.envs.crossroad.motion import CAR_LENGTH, MAX_TIME_GAP, OtherCar
 from logel.envs.crossroad.network import (
     EGO_ROAD,
     LEFT_ROAD,
@@ -49,12 +45,11 @@ from logel.envs.crossroad.network import (
     ROAD_LENGTH,
     SPEED_LIMIT,
     Movement,
-    Zone,
-    network_path,
     read_network,
 )
 from logel.envs.crossroad.picture import Car, add_cars, background
-from logel.errors import LogelError, MissingExtraError, OptionError
+from logel.envs.crossroad.simulation import STEP, Simulation
+from logel.errors import OptionError
 from logel.types import Float
 
 YIELD, GO = 0, 1
@@ -69,31 +64,24 @@ OBSERVATION_NAMES = (
     "crash",
 )
 TIME_GAPS, DISTANCE_GAPS = slice(3, 6), slice(6, 9)
-MAX_TIME_GAP, MIN_TIME_GAP, MAX_DISTANCE_GAP = 10.0, -5.0, 100.0
+MIN_TIME_GAP, MAX_DISTANCE_GAP = -5.0, 100.0
 FEATURE_NAMES = ("time", "jerk", "slow", "crash")
 # The paper's real weights; its table gives them with four digits, scaled to sum to one.
 WEIGHTS = (0.0017, 0.0003, 0.0, 0.998)
 TARGETS = {"left": LEFT_ROAD, "right": RIGHT_ROAD}
 
-STEP = 0.1
+# In m/s: little more than a pedestrian's speed.
 SLOW_SPEED = 2.0
-CONFLICT_TIME = 1.0
-CAR_LENGTH, CAR_WIDTH = 5.0, 1.8
+# Far enough for a comfortable stop from the speed limit, which takes under 40 m.
 START_DISTANCE = 60.0
 _EGO = "ego"
-_ACCELERATION, _BRAKING, _HARD_BRAKING = 2.5, 2.5, 7.0
 # Cars keep this time from the one ahead when they enter the map.
 _HEADWAY = 2.0
 _STRAIGHT_SHARE = 0.9
 # Standard deviation of the cars' own speed limits, as a share of the road's.
 _HASTE = 0.1
-_STOP_BEFORE = 0.5
 # The turn is over when the ego vehicle has left the junction by its own length.
 _LEFT_BEHIND = 2 * CAR_LENGTH
-
-
-class SimulationBusyError(LogelError, RuntimeError):
-    """A second simulation was opened in one process."""
 
 
 @dataclass(frozen=True)
@@ -162,9 +150,7 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
             weights: Reward weights of time, jerk, slow and crash.
             render_mode: None or "rgb_array".
         """
-        substeps = round(period / STEP)
-        if substeps < 1 or abs(substeps * STEP - period) > 1e-9:
-            raise OptionError(f"period must be a positive multiple of {STEP} s, but is {period}")
+        self._substeps = _checked_substeps(period, time_limit)
         low, high = density
         if not 0 <= low <= high <= 1 / _HEADWAY:
             raise OptionError(
@@ -172,8 +158,6 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
             )
         if target not in TARGETS:
             raise OptionError(f"target must be 'left' or 'right', but is {target!r}")
-        if not time_limit >= period:
-            raise OptionError(f"time_limit must be at least one period, but is {time_limit}")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise OptionError(f"render_mode must be None or 'rgb_array', but is {render_mode!r}")
         self.network = read_network(_whole(n_roads))
@@ -200,11 +184,10 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
                 "weights": tuple(weights),
             },
         )
-        self._substeps = substeps
         self._path = self.network.movements[EGO_ROAD, TARGETS[target]]
         self._zones = self.network.zones(self._path)
         self._zone_of = {zone.other.name: (zone, _stream(zone.other)) for zone in self._zones}
-        self._sumo: Any = None
+        self._simulation: Simulation | None = None
         self._episode: _Episode | None = None
         self._background: npt.NDArray[np.uint8] | None = None
 
@@ -213,10 +196,8 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
     ) -> tuple[Float, dict[str, Any]]:
         """Start an episode; the same seed gives the same one, bit for bit, in any process."""
         super().reset(seed=seed)
-        if self._sumo is None:
-            self._sumo = _open_simulation(self)
-            self._start_file = _save_start(self._sumo)
-            weakref.finalize(self, self._start_file.unlink, missing_ok=True)
+        if self._simulation is None:
+            self._simulation = Simulation(self.network.n_roads)
         self._episode = _Episode(self._draw_traffic())
         self._begin(self._episode)
         self._look()
@@ -229,7 +210,12 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
         if action not in (YIELD, GO):
             raise OptionError(f"the action must be 0 (yield) or 1 (go), but is {action!r}")
         before, start = state.observation, state.speed
-        self._drive(state, self._acceleration(int(action)))
+        self._drive(
+            state,
+            motion.acceleration(
+                self._path, state.position, start, go=action == GO, period=self.period
+            ),
+        )
         state.acceleration = (state.speed - start) / self.period
         if state.outcome == "driving" and state.steps * STEP >= self.time_limit - 1e-9:
             state.outcome = "late"
@@ -260,23 +246,28 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
 
     def close(self) -> None:
         """Stop the simulation, so that another environment may open one."""
-        if self._sumo is not None:
-            _close_simulation(self)
-            self._start_file.unlink(missing_ok=True)
-        self._sumo, self._episode = None, None
+        if self._simulation is not None:
+            self._simulation.close()
+        self._simulation, self._episode = None, None
+
+    @property
+    def _sumo(self) -> Any:
+        assert self._simulation is not None, "an episode has a simulation"
+        return self._simulation.sumo
 
     def _drive(self, state: _Episode, acceleration: float) -> None:
         """Move everybody on by one decision period."""
         sumo, start = self._sumo, state.speed
         self._add_cars(state, until=state.steps * STEP + self.period)
         if start == 0 and acceleration == 0:
+            # Who stands cannot run into anybody: one call for the whole period saves time.
             sumo.vehicle.setSpeed(_EGO, 0.0)
             state.steps += self._substeps
             sumo.simulationStep((state.steps + 1) * STEP)
             self._look()
             return
         # Far from the line nobody can be in its way: one look at the end is enough.
-        far = state.position + (start + _ACCELERATION * self.period) * self.period < 0
+        far = state.position + (start + motion.ACCELERATION * self.period) * self.period < 0
         for k in range(self._substeps):
             # Braking ends in a standstill, not in reverse.
             sumo.vehicle.setSpeed(_EGO, max(0.0, start + acceleration * STEP * (k + 1)))
@@ -293,9 +284,7 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
             raise OptionError("no episode is running: call reset() first")
         return state
 
-    # --- the simulation -------------------------------------------------------------------------
-
-    def _draw_traffic(self) -> list[_Arrival]:
+    def _draw_traffic(self) -> deque[_Arrival]:
         """The traffic of an episode, in order of arrival, from the environment's own numbers.
 
         The roads are filled already when the episode begins: a car that would have come before is
@@ -307,6 +296,7 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
             rate = self.np_random.uniform(*self.density)
             if rate <= 0:
                 continue
+            # The first may already be 20 m from the junction.
             time = -(ROAD_LENGTH - 20.0) / SPEED_LIMIT
             while True:
                 # A stream of this rate in which no two cars are closer than the least headway.
@@ -315,38 +305,35 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
                     break
                 straight = self.np_random.random() < _STRAIGHT_SHARE
                 target = opposite if straight else minor[self.np_random.integers(len(minor))]
+                # Two standard deviations: nobody crawls, nobody races.
                 haste = float(np.clip(self.np_random.normal(1.0, _HASTE), 0.8, 1.2))
                 cars.append(_Arrival(time, f"{origin}.{len(cars)}", f"{origin}-{target}", haste))
-        return sorted(cars, key=lambda car: car.time)
+        return deque(sorted(cars, key=lambda car: car.time))
 
     def _begin(self, state: _Episode) -> None:
         """Put the simulation back to its start, fill the roads, and place the ego vehicle."""
+        assert self._simulation is not None
+        self._simulation.restart()
         sumo = self._sumo
-        sumo.simulation.loadState(str(self._start_file))
         for movement in self.network.movements.values():
             sumo.route.add(movement.name, [f"in{movement.origin}", f"out{movement.target}"])
         self._add_cars(state, until=0.0)
         start = -self._path.offsets[f"in{EGO_ROAD}_0"] - START_DISTANCE
         sumo.vehicle.add(_EGO, self._path.name, departPos=f"{start:.2f}", departSpeed="max")
         sumo.simulationStep()
+        # SUMO's own care is switched off: the vehicle does as told, into a crash if need be.
         sumo.vehicle.setSpeedMode(_EGO, 32)
 
     def _add_cars(self, state: _Episode, *, until: float) -> None:
         """Hand the simulation the cars that arrive up to a time."""
         vehicle = self._sumo.vehicle
-        while state.next_car < len(state.cars) and state.cars[state.next_car].time <= until:
-            car = state.cars[state.next_car]
-            place = max(0.0, -car.time * SPEED_LIMIT)
-            vehicle.add(
-                car.name,
-                car.route,
-                depart=f"{max(car.time, 0.0):.1f}",
-                departPos=f"{place:.2f}",
-                departSpeed="max",
-            )
+        while state.cars and state.cars[0].time <= until:
+            car = state.cars.popleft()
+            depart = f"{max(car.time, 0.0):.1f}"
+            place = f"{max(0.0, -car.time * SPEED_LIMIT):.2f}"
+            vehicle.add(car.name, car.route, depart=depart, departPos=place, departSpeed="max")
             vehicle.setSpeedFactor(car.name, car.haste)
             state.routes[car.name] = car.route
-            state.next_car += 1
 
     def _look(self) -> None:
         """Read the simulation: where everybody is, and whether that is too close."""
@@ -361,13 +348,13 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
             state.outcome = "collision"
             return
         state.approaching = self._approaching(state)
-        if any(self._too_close(state.position, *approach) for approach in state.approaching):
+        if any(car.too_close(state.position) for car in state.approaching):
             state.outcome = "conflict"
         elif state.position >= self._path.length + _LEFT_BEHIND:
             state.outcome = "arrived"
 
-    def _approaching(self, state: _Episode) -> list[tuple[Zone, int, float, float]]:
-        """Zone, stream, position and speed of all cars that have not passed their zone."""
+    def _approaching(self, state: _Episode) -> list[OtherCar]:
+        """All cars that have not passed their zone."""
         vehicle, found = self._sumo.vehicle, []
         for name in vehicle.getIDList():
             if name in state.passed or name == _EGO:
@@ -381,44 +368,16 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
             if position - CAR_LENGTH > zone.other_stop:
                 state.passed.add(name)
                 continue
-            found.append((zone, stream, position, vehicle.getSpeed(name)))
+            found.append(OtherCar(zone, stream, position, vehicle.getSpeed(name)))
         return found
-
-    @staticmethod
-    def _too_close(ego: float, zone: Zone, stream: int, position: float, speed: float) -> bool:
-        """Whether the ego vehicle is where a car is, or will be in less than a second."""
-        occupied = zone.start < ego and ego - CAR_LENGTH < zone.stop
-        return occupied and position + CONFLICT_TIME * speed > zone.other_start
-
-    # --- what the ego vehicle does and sees -----------------------------------------------------
-
-    def _acceleration(self, action: int) -> float:
-        """Acceleration of the ego vehicle until the next decision."""
-        state = self._running()
-        distance = -state.position
-        # Slow down in time for the bend; speed up after it.
-        if distance > 0:
-            allowed = math.sqrt(self._path.speed**2 + 2 * _BRAKING * distance)
-        else:
-            allowed = self._path.speed if -distance < self._path.length else SPEED_LIMIT
-        wanted = (min(allowed, SPEED_LIMIT) - state.speed) / self.period
-        free = min(max(wanted, -_HARD_BRAKING), _ACCELERATION)
-        if action == GO or distance <= 0:
-            return free
-        room = distance - _STOP_BEFORE
-        needed = state.speed**2 / (2 * max(room, 0.1))
-        if room <= state.speed * self.period:
-            needed = max(needed, state.speed / self.period)
-        # Braking starts when it is due, and firmly enough to be over at the line.
-        return min(free, -min(needed, _HARD_BRAKING) if needed >= _BRAKING / 2 else 0.0)
 
     def _observe(self) -> Float:
         state = self._running(finished=True)
         times, distances = [MAX_TIME_GAP] * len(STREAMS), [MAX_DISTANCE_GAP] * len(STREAMS)
-        for zone, stream, position, speed in state.approaching:
-            times[stream] = min(times[stream], self._time_gap(state, zone, position, speed))
-            away = max(zone.other_start - position, 0.0)
-            distances[stream] = min(distances[stream], away)
+        for car in state.approaching:
+            gap = car.time_gap(state.position, state.speed, self._path.speed)
+            times[car.stream] = min(times[car.stream], gap)
+            distances[car.stream] = min(distances[car.stream], car.distance)
         return np.array(
             [
                 -state.position,
@@ -429,16 +388,6 @@ class Crossroad(gymnasium.Env[Float, np.int64]):
                 float(_crashed(state)),
             ]
         )
-
-    def _time_gap(self, state: _Episode, zone: Zone, position: float, speed: float) -> float:
-        """Time between the two cars in a zone if the ego vehicle goes now and the other goes on."""
-        if state.position - CAR_LENGTH > zone.stop:
-            return MAX_TIME_GAP
-        arrives = _travel_time(zone.start - state.position, state.speed, self._path.speed)
-        speed = max(speed, 0.1)
-        other_arrives = max(zone.other_start - position, 0.0) / speed
-        other_leaves = (zone.other_stop + CAR_LENGTH - position) / speed
-        return max(other_arrives - arrives, arrives - other_leaves)
 
     def _info(self, features: Float) -> dict[str, Any]:
         state = self._running(finished=True)
@@ -455,35 +404,24 @@ class _Arrival:
     haste: float
 
 
+@dataclass
 class _Episode:
     """What changes during an episode."""
 
-    def __init__(self, cars: list[_Arrival]) -> None:
-        self.cars, self.next_car = cars, 0
-        self.routes: dict[str, str] = {}
-        self.observation: Float = np.zeros(len(OBSERVATION_NAMES))
-        self.passed: set[str] = set()
-        self.approaching: list[tuple[Zone, int, float, float]] = []
-        self.position, self.speed, self.acceleration = -START_DISTANCE, SPEED_LIMIT, 0.0
-        self.steps = 0
-        self.outcome = "driving"
+    cars: deque[_Arrival]
+    routes: dict[str, str] = field(default_factory=dict)
+    observation: Float = field(default_factory=lambda: np.zeros(len(OBSERVATION_NAMES)))
+    passed: set[str] = field(default_factory=set)
+    approaching: list[OtherCar] = field(default_factory=list)
+    position: float = -START_DISTANCE
+    speed: float = SPEED_LIMIT
+    acceleration: float = 0.0
+    steps: int = 0
+    outcome: str = "driving"
 
 
 def _crashed(state: _Episode) -> bool:
     return state.outcome in ("conflict", "collision")
-
-
-def _travel_time(distance: float, speed: float, limit: float) -> float:
-    """Time to cover a distance from a speed, accelerating to a limit (or braking to it at once)."""
-    if distance <= 0:
-        return 0.0
-    if speed >= limit:
-        # On the approach it rolls towards the bend at a speed between the two.
-        return distance / ((speed + limit) / 2)
-    ramp = (limit**2 - speed**2) / (2 * _ACCELERATION)
-    if distance <= ramp:
-        return (math.sqrt(speed**2 + 2 * _ACCELERATION * distance) - speed) / _ACCELERATION
-    return (limit - speed) / _ACCELERATION + (distance - ramp) / limit
 
 
 def _stream(movement: Movement) -> int:
@@ -505,74 +443,11 @@ def _whole(value: object) -> int:
     return int(value)
 
 
-def _options(n_roads: int) -> list[str]:
-    """SUMO's options; without check-junctions, collisions inside the junction go unreported.
-
-    SUMO draws no random numbers here (drivers do not dawdle, speed factors are given), so that an
-    episode depends on nothing but the environment's own.
-    """
-    options = {
-        "net-file": str(network_path(n_roads)),
-        "step-length": str(STEP),
-        "default.speeddev": "0",
-        "collision.action": "warn",
-        "collision.check-junctions": "true",
-        "collision.mingap-factor": "0",
-        "time-to-teleport": "-1",
-        "no-warnings": "true",
-        "no-step-log": "true",
-    }
-    return [word for name, value in options.items() for word in (f"--{name}", value)]
-
-
-# libsumo keeps one simulation per process, and a second start would silently replace the first.
-_owner: weakref.ref[Crossroad] | None = None
-
-
-def require_simulator() -> Any:
-    """The libsumo module, or one sentence that says how to install it."""
-    try:
-        # It prints what it thinks of other packages' versions, which is no part of any result.
-        with contextlib.redirect_stdout(sys.stderr):
-            import libsumo
-    except ImportError:
-        raise MissingExtraError("libsumo", "sumo") from None
-    return libsumo
-
-
-def _open_simulation(env: Crossroad) -> Any:
-    """Claim the process's only simulation for an environment; return the libsumo module."""
-    global _owner
-    libsumo = require_simulator()
-    holder = _owner() if _owner is not None else None
-    if holder is not None and holder is not env:
-        raise SimulationBusyError(
-            "SUMO runs one simulation per process, and another Crossroad has it open: close() that "
-            "one first, or use another process"
-        )
-    if holder is None and libsumo.isLoaded():
-        if _owner is None:
-            raise SimulationBusyError(
-                "SUMO runs one simulation per process, and this process has started one itself: "
-                "close it with libsumo.close() first, or use another process"
-            )
-        libsumo.close()  # its environment is gone without having closed it
-    libsumo.start(["sumo", *_options(env.network.n_roads)])
-    _owner = weakref.ref(env)
-    return libsumo
-
-
-def _save_start(sumo: Any) -> Path:
-    """Save the empty crossroad: going back to it is eight times as fast as loading it again."""
-    sumo.vehicletype.setImperfection("DEFAULT_VEHTYPE", 0.0)
-    handle, name = tempfile.mkstemp(prefix="logel-crossroad-", suffix=".xml")
-    os.close(handle)
-    sumo.simulation.saveState(name)
-    return Path(name)
-
-
-def _close_simulation(env: Crossroad) -> None:
-    global _owner
-    if _owner is not None and _owner() is env:
-        env._sumo.close()
-        _owner = None
+def _checked_substeps(period: float, time_limit: float) -> int:
+    """Moments of the simulation between two decisions."""
+    substeps = round(period / STEP)
+    if substeps < 1 or abs(substeps * STEP - period) > 1e-9:
+        raise OptionError(f"period must be a positive multiple of {STEP} s, but is {period}")
+    if not time_limit >= period:
+        raise OptionError(f"time_limit must be at least one period, but is {time_limit}")
+    return substeps

@@ -1,4 +1,4 @@
-"""The observer at work: train on a recovered reward, and write down how that went."""
+"""Put a recovered reward to work: train an agent on it, and write down how that went."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from logel.envs.mujoco import FEATURES as MUJOCO
 from logel.errors import OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.learners.ppo import PPOSettings, TrainingCurve, train_ppo
+from logel.rewards.features import RewardFeatures, StepFeatures
 from logel.rewards.linear import LinearReward
 from logel.types import Progress
 
 
-def train_observer(
+def train_on_estimate(
     estimate: RewardEstimate,
     env_id: str,
     *,
@@ -56,30 +57,17 @@ def train_observer(
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OptionError(f"{folder} already exists: choose another folder or remove it first")
-    known = {**CLASSIC, **MUJOCO}
-    if env_id not in gymnasium.registry and ":" not in env_id:
-        raise OptionError(
-            f"there is no environment {env_id!r}: choose one of {', '.join(known)}, or another "
-            "of Gymnasium's that reports its features"
-        )
-    features = known.get(env_id)
-    if features is not None and tuple(features.names) != tuple(estimate.feature_names):
-        raise OptionError(
-            f"the estimate is about {', '.join(estimate.feature_names[:4])}, ..., but {env_id} "
-            f"has the features {', '.join(features.names[:4])}, ...: it is of another environment"
-        )
+    features = _features_of(env_id, estimate)
     settings = PPOSettings() if settings is None else settings
-
+    tell = progress or (lambda what, done, total: None)
     finished = 0
 
     def told(done: int, total: int, mean: float) -> None:
         nonlocal finished
         finished = done
-        if progress is not None:
-            progress("training", done, total)
+        tell("training", done, total)
 
-    if progress is not None:
-        progress("training", 0, updates)
+    tell("training", 0, updates)
     with new_folder(folder) as unfinished:
         try:
             curve = train_ppo(
@@ -95,10 +83,37 @@ def train_observer(
             )
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_stopped(finished, updates, tensorboard)) from None
-        summary = _summary(estimate, env_id, seed, updates, initial is not None, settings, curve)
+        summary = {
+            "environment": env_id,
+            "seed": seed,
+            "updates": updates,
+            "from_recorded_policy": initial is not None,
+            "weights": dict(zip(estimate.feature_names, estimate.weights.tolist(), strict=True)),
+            "settings": asdict(settings),
+            # A rollout in which no episode ended has no return, and JSON no word for it but null.
+            "returns": [None if value != value else value for value in curve.returns.tolist()],
+            "packages": package_versions(),
+        }
         write_atomically(unfinished / "curve.csv", _table(curve).encode())
         write_atomically(unfinished / "summary.json", json.dumps(summary, indent=1).encode())
     return summary
+
+
+def _features_of(env_id: str, estimate: RewardEstimate) -> StepFeatures | RewardFeatures | None:
+    """The features of an environment, if it is the one the estimate is about."""
+    known = {**CLASSIC, **MUJOCO}
+    if env_id not in gymnasium.registry and ":" not in env_id:
+        raise OptionError(
+            f"there is no environment {env_id!r}: choose one of {', '.join(known)}, or another "
+            "of Gymnasium's that reports its features"
+        )
+    features = known.get(env_id)
+    if features is not None and tuple(features.names) != tuple(estimate.feature_names):
+        raise OptionError(
+            f"the estimate is about {', '.join(estimate.feature_names[:4])}, ..., but {env_id} "
+            f"has the features {', '.join(features.names[:4])}, ...: it is of another environment"
+        )
+    return features
 
 
 def _stopped(done: int, total: int, tensorboard: str | PathLike[str] | None) -> str:
@@ -111,35 +126,12 @@ def _stopped(done: int, total: int, tensorboard: str | PathLike[str] | None) -> 
     )
 
 
-def _summary(
-    estimate: RewardEstimate,
-    env_id: str,
-    seed: int,
-    updates: int,
-    from_recorded_policy: bool,
-    settings: PPOSettings,
-    curve: TrainingCurve,
-) -> dict[str, Any]:
-    return {
-        "environment": env_id,
-        "seed": seed,
-        "updates": updates,
-        "from_recorded_policy": from_recorded_policy,
-        "weights": dict(zip(estimate.feature_names, estimate.weights.tolist(), strict=True)),
-        "settings": asdict(settings),
-        # A rollout in which no episode ended has no return, and JSON no word for that but null.
-        "returns": [None if value != value else value for value in curve.returns.tolist()],
-        "packages": package_versions(),
-    }
-
-
 def _table(curve: TrainingCurve) -> str:
     """One row per rollout, measured by the environment's own reward."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["updates", "timesteps", "episodes", "mean_true_return"])
-    rows = zip(
-        curve.timesteps.tolist(), curve.episodes.tolist(), curve.returns.tolist(), strict=True
-    )
+    columns = (curve.timesteps, curve.episodes, curve.returns)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     writer.writerows([done, *row] for done, row in enumerate(rows))
     return text.getvalue()

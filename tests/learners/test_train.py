@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
+from command_line import logel
 from logel import Episode, HistoryRecorder, LearningHistory, LinearSoftmax, infer_reward
 from logel.cli.main import choose_policy, main
 from logel.envs.mujoco import FEATURES
 from logel.inference.estimate import RewardEstimate
-from logel.learners.observing import train_observer
+from logel.learners.train import train_on_estimate
 from logel.learners.ppo import PPOSettings, train_ppo
 from logel.policies.networks import MLPGaussian
-from test_cli_console import interrupted
 
 SMALL = partial(PPOSettings, n_envs=2, n_steps=100, batch_size=50, n_epochs=2, hidden=(8,))
 
@@ -48,7 +51,7 @@ def board_scalars(folder: Path) -> dict[str, list[float]]:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr("logel.learners.observing.PPOSettings", SMALL)
+    monkeypatch.setattr("logel.learners.train.PPOSettings", SMALL)
     monkeypatch.setattr(sys, "argv", ["logel", "train", *map(str, arguments)])
     try:
         main()
@@ -131,19 +134,37 @@ def test_cartpole_is_paid_for_its_known_features(tmp_path: Path) -> None:
         feature_names=["alive", "lean", "speed"],
     )
     estimate = infer_reward(history, LinearSoftmax(4, 2), gamma=0.9, method="paper")
-    summary = train_observer(
+    summary = train_on_estimate(
         estimate, "CartPole-v1", out=tmp_path / "out", updates=1, seed=0, settings=SMALL()
     )
     assert list(summary["weights"]) == ["alive", "lean", "speed"]
     assert (tmp_path / "out" / "model.zip").exists()
 
 
-@pytest.mark.slow
-def test_ctrl_c_in_training_says_what_is_kept(recorded: Path, tmp_path: Path) -> None:
-    options = ["--estimate", recorded / "est.json", "--env", "Hopper-v5", "--updates", 7]
-    step = "gymnasium.envs.mujoco.hopper_v5:HopperEnv.step"
-    said = interrupted(tmp_path, step, 50, "train", *options)
-    assert said == (
+def test_ctrl_c_in_training_says_what_is_kept(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, step = 0, HopperEnv.step
+
+    def fiftieth(self: HopperEnv, action: np.ndarray) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 50:
+            signal.raise_signal(signal.SIGINT)
+        return step(self, action)
+
+    monkeypatch.setattr(HopperEnv, "step", fiftieth)
+    monkeypatch.chdir(tmp_path)
+    # What Python does by itself, unless whoever started the tests ignores Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        options = ["--estimate", recorded / "est.json", "--env", "Hopper-v5", "--updates", 7]
+        done = logel("train", *options)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (done.returncode, done.stdout, steps) == (130, "", 50)
+    (sentence,) = done.stderr.strip().splitlines()
+    assert sentence == (
         "Stopped: 0 of 7 updates were done, nothing was written. "
         "Run the same command again to start over."
     )
@@ -157,7 +178,7 @@ def test_a_stopped_training_keeps_only_the_scalars(recorded: Path, tmp_path: Pat
 
     board = tmp_path / "board"
     with pytest.raises(KeyboardInterrupt) as stopped:
-        train_observer(
+        train_on_estimate(
             RewardEstimate.load(recorded / "est.json"),
             "Hopper-v5",
             out=tmp_path / "out",
