@@ -57,7 +57,7 @@ from logel.errors import (
     PolicyError,
 )
 from logel.policies.base import Policy
-from logel.policies.cloning import CloneConfig, clone, known_parameters, starting_point
+from logel.policies.cloning import CloneConfig, clone, known_parameters
 from logel.policies.gaussian import GaussianPolicy
 from logel.policies.networks import MLPCategorical, MLPGaussian
 from logel.policies.softmax import SoftmaxPolicy, TabularSoftmax
@@ -172,7 +172,7 @@ def neural_lfl(
     if config.divergence is Divergence.NETWORK:
         divergence = _predicted_divergences(rows, sizes, fit)
     targets = step_targets(rows, divergence, gamma=gamma, temperature=temperature)
-    last, start = history[len(history) - 1], starting_point(family, fit.rng)
+    last, start = history[len(history) - 1], family.initial(fit.rng)
     density = fit.density("reward, last stage", family, last, start, config.initial_steps)
     scale = temperature if config.scaled else 1.0
     return _fit_with_potentials(
@@ -268,7 +268,7 @@ def _cloned(
         )
         return path.parameters
     quiet = _Fit(fit.config, fit.rng, lambda what, done, total: None)
-    result = [starting_point(policy, fit.rng)]
+    result = [policy.initial(fit.rng)]
     for t, stage in enumerate(history):
         try:
             result.append(quiet.density("", policy, stage, result[-1], fit.config.clone_steps))

@@ -54,7 +54,7 @@ from logel.inference.regress import Steps
 from logel.inference.spread import NoiseParts, StageSample, joined, step_between
 from logel.inference.two_step_estimate import CloneFacts, Report
 from logel.policies.base import Policy
-from logel.policies.cloning import Clone, CloneMethod, clone_stage, starting_point
+from logel.policies.cloning import Clone, CloneMethod, clone_stage
 from logel.rewards.features import feature_names, featured
 from logel.rules.updates import Learner
 from logel.types import FeatureFunction, Float
@@ -124,7 +124,7 @@ class Observer:
         self._given_names = feature_names
         self._use_parameters = use_parameters
         self._rng = np.random.default_rng(seed)
-        self._start = starting_point(policy, self._rng)
+        self._start = policy.initial(self._rng)
         self._names: tuple[str, ...] = ()
         self._signature: Signature | None = None
         self._known = False

@@ -3,17 +3,18 @@
 A family is a frozen description without state: the parameters theta, shape (d,), always travel as
 an argument. `prepare` turns a stage's arrays into tensors once; every other method takes those.
 
-To add a family, subclass `SoftmaxPolicy` or `GaussianPolicy`, say how many parameters there are
-and how theta and prepared observations give `outputs` (logits, or means and log-deviations);
-sampling, log-probabilities, scores, vector-Jacobian products and Fisher information follow.
+To add a family, subclass `SoftmaxPolicy` or `GaussianPolicy` and give `n_parameters` (or
+`n_mean_parameters`), `prepare_observations` and `outputs` (or `means`): sampling, derivatives,
+Fisher information, cloning, the pooled critic and mirror descent follow. A family may say more of
+itself and is then served better: `convex`, `worlds`, `n_state_features`, `initial`, `closed_form`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,8 @@ from logel.policies.fisher import Fisher, ProductFisher
 from logel.types import Array, Float
 
 FeatureMap = Callable[[Array], npt.ArrayLike]
+Fitted = tuple[Float, bool, int]
+"""Parameters (d,) found by a search, whether it converged, and its iterations."""
 
 
 def row_episode(stage: Stage, row: int) -> int:
@@ -33,11 +36,52 @@ def row_episode(stage: Stage, row: int) -> int:
     return int(np.searchsorted(stage.starts, row, side="right")) - 1
 
 
+class Counted(NamedTuple):
+    """A stage's steps as tensors, N rows, each with how often it occurs."""
+
+    observations: Tensor
+    actions: Tensor
+    counts: Tensor
+
+
+class ScoreRows(NamedTuple):
+    """Functions of the action, k of them, with mean zero under the policy in every row's state.
+
+    Attributes:
+        values: Of the actions taken, shape (N, k).
+        information: Covariance in each state, (N, k, k); its diagonal, (k,), if always the same.
+        movement: Covariance with the log-ratio of the next policy to this one, (N, k).
+    """
+
+    values: Float
+    information: Float
+    movement: Float
+
+
 class Policy(ABC):
     """A family pi_theta(a | s); see the module's description."""
 
     device: str = "cpu"
     discrete_actions: ClassVar[bool]
+
+    @property
+    def worlds(self) -> tuple[str, ...]:
+        """Pooled worlds the family can be seen in, best first.
+
+        "table": observations are the numbers of states, "distinct": so are the different
+        observations, if they are few, "critic": the features' critic is averaged over actions.
+        """
+        return ()
+
+    @property
+    def tabular(self) -> bool:
+        """Whether observations are the numbers of states: counts of pairs then say everything."""
+        return "table" in self.worlds
+
+    @property
+    def n_state_features(self) -> int | None:
+        """Width of the `state_features` that outputs are linear in; None if there are none."""
+        return None
 
     @property
     @abstractmethod
@@ -58,6 +102,10 @@ class Policy(ABC):
     def floats_per_step(self) -> int:
         """Numbers held per step while differentiating; bounds the memory of streamed blocks."""
         return 64
+
+    def initial(self, rng: np.random.Generator) -> Float:
+        """Where cloning the first stage starts, shape (d,)."""
+        return np.zeros(self.n_parameters)
 
     @abstractmethod
     def prepare_observations(self, observations: Array) -> Tensor:
@@ -82,6 +130,56 @@ class Policy(ABC):
     @abstractmethod
     def fisher_root(self, outputs: Tensor) -> Tensor:
         """Matrix R of every row with R @ R.T the Fisher information of the outputs, (N, o, r)."""
+
+    # The distribution that outputs stand for: SoftmaxPolicy and GaussianPolicy know it.
+
+    @property
+    def n_scores(self) -> int:
+        """Number k of `output_scores`."""
+        raise PolicyError(
+            f"{type(self).__name__} is neither a softmax nor a Gaussian family: mirror "
+            "descent needs the scores of one of them"
+        )
+
+    def output_rows(
+        self, outputs: Float, actions: Array, following: Float | None
+    ) -> tuple[ScoreRows, ScoreRows | None]:
+        """Scores in terms of outputs, and those of deviations, which are shared by all states.
+
+        The following policy's outputs are those of the next stage, None if there is none.
+        """
+        raise NotImplementedError
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Entropy of every row's actions, up to a constant, shape (N,)."""
+        raise NotImplementedError
+
+    def nodes(self, outputs: Tensor) -> Iterator[tuple[Float, Tensor]]:
+        """Actions (N rows) that stand for all, each with its weights (N,) in every row."""
+        raise NotImplementedError
+
+    def action_numbers(self, actions: Tensor) -> Float:
+        """Actions as numbers that can be averaged: indicators, or themselves, shape (N, k)."""
+        raise NotImplementedError
+
+    def action_moments(self, outputs: Tensor) -> tuple[Float, Float]:
+        """Mean and deviation of `action_numbers` in every row, each (N, k)."""
+        raise NotImplementedError
+
+    def state_features(self, observations: Array) -> Float:
+        """What outputs are linear in, shape (N, n_state_features)."""
+        return np.asarray(self.prepare_observations(observations).cpu().numpy())
+
+    def counted(self, stage: Stage) -> Counted:
+        """A checked stage's steps, equal ones as one row where that is worth it."""
+        observations, actions = self.prepare(stage)
+        return Counted(observations, actions, self._counts(observations, None))
+
+    def closed_form(
+        self, data: Counted, start: Float, strength: float, centre: Float, max_iterations: int
+    ) -> Fitted | None:
+        """The most likely parameters, if no general search is needed; see `cloning`."""
+        return None
 
     def prepare(self, stage: Stage) -> tuple[Tensor, Tensor]:
         """Check a stage against the family and turn it into tensors."""

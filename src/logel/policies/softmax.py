@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import scipy.special
 import torch
 from torch import Tensor
 
 from logel.data.stage import Stage
 from logel.errors import PolicyError
-from logel.policies.base import FeatureMap, Policy, kronecker_vjp, mapped, row_episode
+from logel.policies.base import (
+    Counted,
+    FeatureMap,
+    Policy,
+    ScoreRows,
+    kronecker_vjp,
+    mapped,
+    row_episode,
+)
 from logel.policies.fisher import BlockFisher, DenseFisher, Fisher
 from logel.types import Array, Float
 
@@ -22,6 +32,11 @@ class SoftmaxPolicy(Policy):
 
     discrete_actions: ClassVar[bool] = True
     n_actions: int
+
+    @property
+    def worlds(self) -> tuple[str, ...]:
+        """The critic is averaged over all actions."""
+        return ("critic",)
 
     def check(self, stage: Stage) -> None:
         """Raise PolicyError, naming the episode, when a stage cannot come from this family."""
@@ -63,6 +78,44 @@ class SoftmaxPolicy(Policy):
         p = torch.softmax(outputs, dim=-1)
         return torch.diag_embed(p.sqrt()) - p[:, :, None] * p.sqrt()[:, None, :]
 
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Entropy of every row's actions, shape (N,)."""
+        logits = torch.log_softmax(outputs, dim=-1)
+        return -(logits.exp() * logits).sum(dim=1)
+
+    def nodes(self, outputs: Tensor) -> Iterator[tuple[Float, Tensor]]:
+        """Every action with its probabilities."""
+        shares = torch.softmax(outputs, dim=1).cpu().numpy()
+        for a in range(self.n_actions):
+            yield shares[:, a], torch.full((len(shares),), a, device=outputs.device)
+
+    def action_numbers(self, actions: Tensor) -> Float:
+        """Indicators, shape (N, n_actions)."""
+        return np.eye(self.n_actions)[actions.cpu().numpy()]
+
+    def action_moments(self, outputs: Tensor) -> tuple[Float, Float]:
+        """Mean and deviation of the indicators, each (N, n_actions)."""
+        p = torch.softmax(outputs, dim=1).cpu().numpy()
+        return p, np.sqrt(p * (1 - p))
+
+    @property
+    def n_scores(self) -> int:
+        """Indicators of actions minus their probabilities; the last one follows from the others."""
+        return self.n_actions - 1
+
+    def output_rows(
+        self, outputs: Float, actions: Array, following: Float | None
+    ) -> tuple[ScoreRows, ScoreRows | None]:
+        """Scores w.r.t. logits; there are no deviations."""
+        p = scipy.special.softmax(outputs, axis=1)[:, :-1]
+        information = np.eye(self.n_scores) * p[:, None] - p[:, :, None] * p[:, None]
+        movement = np.zeros_like(p)
+        if following is not None:
+            # The log-ratio is the difference of logits up to a function of the state.
+            change = (following - following[:, -1:]) - (outputs - outputs[:, -1:])
+            movement = np.einsum("nab,nb->na", information, change[:, :-1])
+        return ScoreRows(np.eye(self.n_actions)[actions, :-1] - p, information, movement), None
+
     def logit_scores(self, logits: Tensor, actions: Tensor) -> Tensor:
         """Gradient of the log-probability w.r.t. the logits, shape (N, n_actions)."""
         return torch.nn.functional.one_hot(actions, self.n_actions) - torch.softmax(logits, dim=-1)
@@ -90,6 +143,16 @@ class TabularSoftmax(SoftmaxPolicy):
         return True
 
     @property
+    def worlds(self) -> tuple[str, ...]:
+        """Observations are the numbers of states."""
+        return ("table",)
+
+    @property
+    def n_state_features(self) -> int:
+        """An indicator per state."""
+        return self.n_states
+
+    @property
     def floats_per_step(self) -> int:
         """Sums over rows go straight into the table."""
         return 4
@@ -114,6 +177,21 @@ class TabularSoftmax(SoftmaxPolicy):
     def prepare_observations(self, observations: Array) -> Tensor:
         """States as an integer tensor, shape (N,)."""
         return torch.tensor(np.asarray(observations), dtype=torch.int64, device=self.device)
+
+    def state_features(self, observations: Array) -> Float:
+        """Indicators, shape (N, n_states)."""
+        return np.eye(self.n_states)[np.asarray(observations)]
+
+    def counted(self, stage: Stage) -> Counted:
+        """The pairs of state and action that occur."""
+        self.check(stage)
+        counts = np.bincount(stage.observations * self.n_actions + stage.actions)
+        states, actions = np.divmod(np.flatnonzero(counts), self.n_actions)
+        return Counted(
+            self.prepare_observations(states),
+            self.prepare_actions(actions),
+            self.tensor(counts[counts > 0]),
+        )
 
     def table(self, theta: Tensor) -> Tensor:
         """Logits of all states, shape (n_states, n_actions)."""
@@ -181,6 +259,16 @@ class LinearSoftmax(SoftmaxPolicy):
     def convex(self) -> bool:
         """Log-linear, hence convex."""
         return True
+
+    @property
+    def worlds(self) -> tuple[str, ...]:
+        """A table of the different observations, or else the critic."""
+        return ("distinct", "critic")
+
+    @property
+    def n_state_features(self) -> int:
+        """Logits are linear in them."""
+        return self.n_features
 
     @property
     def floats_per_step(self) -> int:

@@ -173,8 +173,8 @@ class StepFeatures:
         if self.batch is None:
             steps = zip(before, actions, after, infos, strict=True)
             return np.array([self(*step) for step in steps])
-        steps_at_once = (np.asarray(part) for part in (before, actions, after))
-        values = np.asarray(self.batch(*steps_at_once, infos))
+        arrays = np.asarray(before), np.asarray(actions), np.asarray(after)
+        values = np.asarray(self.batch(*arrays, infos))
         if values.shape != (len(infos), len(self.names)):
             raise OptionError(
                 f"the feature function must return {len(self.names)} numbers for each of "
