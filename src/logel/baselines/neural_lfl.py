@@ -337,7 +337,7 @@ def _fit_with_potentials(
         errors = torch.cat([misfit(slice(start, start + _BLOCK)) for start in blocks])
     residual, variance = float((errors**2).mean()), float(targets.var(correction=0))
     fitted = theta.detach()
-    layers = family.network.layers(fitted)
+    layers = family.layers.split(fitted)
     return LogDensityReward(
         network=Network(
             tuple(np.array(weight.cpu().numpy()) for weight, _ in layers),

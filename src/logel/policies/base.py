@@ -150,6 +150,14 @@ class Policy(ABC):
         """
         raise NotImplementedError
 
+    def completed(self, theta: Tensor, values: Tensor) -> Tensor:
+        """Outputs from what a network puts out: with a missing logit, or log-deviations."""
+        raise NotImplementedError
+
+    def output_scores(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Gradients of the log-probability w.r.t. logits or means, and fitted log-deviations."""
+        raise NotImplementedError
+
     def entropy(self, outputs: Tensor) -> Tensor:
         """Entropy of every row's actions, up to a constant, shape (N,)."""
         raise NotImplementedError
@@ -272,14 +280,3 @@ def mapped(feature_map: FeatureMap | None, observations: Array, n_features: int)
             f"{table.shape[1]}"
         )
     return table
-
-
-def kronecker_vjp(inputs: Tensor, scores: Tensor, cotangents: Tensor) -> Tensor:
-    """Sum over rows of (input (x) score) (x) cotangent, shape (f * k, q), as one product."""
-    q = cotangents.shape[1]
-    if inputs.shape[1] < scores.shape[1]:
-        # Only the narrower factor is multiplied out row by row.
-        swapped = kronecker_vjp(scores, inputs, cotangents)
-        return swapped.reshape(scores.shape[1], -1, q).transpose(0, 1).reshape(-1, q)
-    right = (scores[:, :, None] * cotangents[:, None, :]).reshape(len(inputs), -1)
-    return (inputs.T @ right).reshape(inputs.shape[1] * scores.shape[1], q)

@@ -22,10 +22,10 @@ from logel.policies.base import (
     Fitted,
     Policy,
     ScoreRows,
-    kronecker_vjp,
     mapped,
 )
 from logel.policies.fisher import DenseFisher, Fisher
+from logel.policies.layers import LayeredPolicy, Layers
 from logel.types import Array, Float
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -46,9 +46,9 @@ class GaussianPolicy(Policy):
     action_dim: int
     sigma: float | Sequence[float] | None
 
-    @abstractmethod
     def means(self, theta: Tensor, observations: Tensor) -> Tensor:
         """Means, shape (N, k), from the parameters without the log-deviations."""
+        raise NotImplementedError
 
     @property
     @abstractmethod
@@ -93,10 +93,14 @@ class GaussianPolicy(Policy):
         sigma = np.broadcast_to(np.asarray(self.sigma, dtype=np.float64), (self.action_dim,))
         return self.tensor(np.log(sigma))
 
+    def completed(self, theta: Tensor, values: Tensor) -> Tensor:
+        """Means and log-deviations, shape (N, 2 k)."""
+        return torch.cat([values, self.log_std(theta).expand_as(values)], dim=1)
+
     def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
         """Means and log-deviations, shape (N, 2 k)."""
         means = self.means(theta[: self.n_mean_parameters], observations)
-        return torch.cat([means, self.log_std(theta).expand_as(means)], dim=1)
+        return self.completed(theta, means)
 
     def log_prob(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
         """Log-density of each action, shape (N,)."""
@@ -167,15 +171,15 @@ class GaussianPolicy(Policy):
         ones = np.ones(self.action_dim)
         return ScoreRows(z, ones, moved), ScoreRows(z**2 - 1, 2 * ones, sharpened)
 
-    def output_scores(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of the log-density w.r.t. means and log-deviations, each (N, k)."""
+    def output_scores(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Gradients of the log-density w.r.t. means and fitted log-deviations, each (N, k)."""
         means, log_std = outputs.chunk(2, dim=1)
         scaled = (actions - means) * torch.exp(-log_std)
-        return scaled * torch.exp(-log_std), scaled**2 - 1.0
+        return scaled * torch.exp(-log_std), scaled**2 - 1.0 if self.sigma is None else None
 
 
 @dataclass(frozen=True)
-class LinearGaussian(GaussianPolicy):
+class LinearGaussian(LayeredPolicy, GaussianPolicy):
     """Means linear in state features, deviations fixed or fitted.
 
     theta is feature-major, entry f * action_dim + k, then the log-deviations if fitted.
@@ -197,7 +201,7 @@ class LinearGaussian(GaussianPolicy):
     @property
     def n_mean_parameters(self) -> int:
         """Number of parameters of the means."""
-        return self.n_features * self.action_dim
+        return self.layers.n_parameters
 
     @property
     def convex(self) -> bool:
@@ -209,27 +213,14 @@ class LinearGaussian(GaussianPolicy):
         """Means are linear in them."""
         return self.n_features
 
+    @property
+    def layers(self) -> Layers:
+        """One layer, to the means."""
+        return Layers((self.n_features, self.action_dim), inputs_first=True)
+
     def prepare_observations(self, observations: Array) -> Tensor:
         """State features, shape (N, n_features)."""
         return self.tensor(mapped(self.feature_map, observations, self.n_features))
-
-    def means(self, theta: Tensor, observations: Tensor) -> Tensor:
-        """Means, shape (N, k)."""
-        return observations @ theta.reshape(self.n_features, self.action_dim)
-
-    def scores(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
-        """Gradient of each row's log-density, shape (N, d)."""
-        mean, log_std = self.output_scores(self.outputs(theta, observations), actions)
-        linear = (observations[:, :, None] * mean[:, None, :]).reshape(len(actions), -1)
-        return linear if self.sigma is not None else torch.cat([linear, log_std], dim=1)
-
-    def vjp(
-        self, theta: Tensor, observations: Tensor, actions: Tensor, cotangents: Tensor
-    ) -> Tensor:
-        """Sum over rows of score (x) cotangent, shape (d, q)."""
-        mean, log_std = self.output_scores(self.outputs(theta, observations), actions)
-        linear = kronecker_vjp(observations, mean, cotangents)
-        return linear if self.sigma is not None else torch.cat([linear, log_std.T @ cotangents])
 
     def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
         """Information about theta, dense."""

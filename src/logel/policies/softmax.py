@@ -19,11 +19,11 @@ from logel.policies.base import (
     FeatureMap,
     Policy,
     ScoreRows,
-    kronecker_vjp,
     mapped,
     row_episode,
 )
 from logel.policies.fisher import BlockFisher, DenseFisher, Fisher
+from logel.policies.layers import LayeredPolicy, Layers
 from logel.types import Array, Float
 
 
@@ -116,9 +116,14 @@ class SoftmaxPolicy(Policy):
             movement = np.einsum("nab,nb->na", information, change[:, :-1])
         return ScoreRows(np.eye(self.n_actions)[actions, :-1] - p, information, movement), None
 
-    def logit_scores(self, logits: Tensor, actions: Tensor) -> Tensor:
+    def completed(self, theta: Tensor, values: Tensor) -> Tensor:
+        """Logits of all actions; the last one is 0 where it is missing."""
+        return torch.nn.functional.pad(values, (0, self.n_actions - values.shape[1]))
+
+    def output_scores(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor | None]:
         """Gradient of the log-probability w.r.t. the logits, shape (N, n_actions)."""
-        return torch.nn.functional.one_hot(actions, self.n_actions) - torch.softmax(logits, dim=-1)
+        taken = torch.nn.functional.one_hot(actions, self.n_actions)
+        return taken - torch.softmax(outputs, dim=-1), None
 
 
 @dataclass(frozen=True)
@@ -195,8 +200,7 @@ class TabularSoftmax(SoftmaxPolicy):
 
     def table(self, theta: Tensor) -> Tensor:
         """Logits of all states, shape (n_states, n_actions)."""
-        free = theta.reshape(self.n_states, self.n_actions - 1)
-        return torch.cat([free, torch.zeros_like(free[:, :1])], dim=1)
+        return self.completed(theta, theta.reshape(self.n_states, self.n_actions - 1))
 
     def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
         """Logits, shape (N, n_actions)."""
@@ -204,12 +208,9 @@ class TabularSoftmax(SoftmaxPolicy):
 
     def scores(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
         """Gradient of each row's log-probability, shape (N, d)."""
-        rows = torch.zeros(
-            len(actions), self.n_states, self.n_actions - 1, dtype=theta.dtype, device=self.device
-        )
-        index = torch.arange(len(actions), device=self.device)
-        logits = self.outputs(theta, observations)
-        rows[index, observations] = self.logit_scores(logits, actions)[:, :-1]
+        rows = theta.new_zeros(len(actions), self.n_states, self.n_actions - 1)
+        scores, _ = self.output_scores(self.outputs(theta, observations), actions)
+        rows[torch.arange(len(actions), device=self.device), observations] = scores[:, :-1]
         return rows.reshape(len(actions), -1)
 
     def vjp(
@@ -217,7 +218,7 @@ class TabularSoftmax(SoftmaxPolicy):
     ) -> Tensor:
         """Sum over rows of score (x) cotangent, shape (d, q), scattered into the table."""
         q = cotangents.shape[1]
-        sums = torch.zeros(self.n_states * self.n_actions, q, dtype=theta.dtype, device=self.device)
+        sums = theta.new_zeros(self.n_states * self.n_actions, q)
         sums.index_add_(0, observations * self.n_actions + actions, cotangents)
         taken = sums.reshape(self.n_states, self.n_actions, q)
         p = torch.softmax(self.table(theta), dim=-1)
@@ -233,7 +234,7 @@ class TabularSoftmax(SoftmaxPolicy):
 
 
 @dataclass(frozen=True)
-class LinearSoftmax(SoftmaxPolicy):
+class LinearSoftmax(LayeredPolicy, SoftmaxPolicy):
     """Logits linear in state features; the last action's logit is fixed at 0.
 
     theta is feature-major: d = n_features * (n_actions - 1), entry f * (n_actions - 1) + a.
@@ -253,7 +254,7 @@ class LinearSoftmax(SoftmaxPolicy):
     @property
     def n_parameters(self) -> int:
         """Number d of parameters."""
-        return self.n_features * (self.n_actions - 1)
+        return self.layers.n_parameters
 
     @property
     def convex(self) -> bool:
@@ -275,26 +276,14 @@ class LinearSoftmax(SoftmaxPolicy):
         """The products of scores and cotangents are formed row by row."""
         return self.n_features + 3 * self.n_actions
 
+    @property
+    def layers(self) -> Layers:
+        """One layer, to all logits but the last."""
+        return Layers((self.n_features, self.n_actions - 1), inputs_first=True)
+
     def prepare_observations(self, observations: Array) -> Tensor:
         """State features, shape (N, n_features)."""
         return self.tensor(mapped(self.feature_map, observations, self.n_features))
-
-    def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
-        """Logits, shape (N, n_actions)."""
-        free = observations @ theta.reshape(self.n_features, self.n_actions - 1)
-        return torch.cat([free, torch.zeros_like(free[:, :1])], dim=1)
-
-    def scores(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
-        """Gradient of each row's log-probability, shape (N, d)."""
-        inner = self.logit_scores(self.outputs(theta, observations), actions)[:, :-1]
-        return (observations[:, :, None] * inner[:, None, :]).reshape(len(actions), -1)
-
-    def vjp(
-        self, theta: Tensor, observations: Tensor, actions: Tensor, cotangents: Tensor
-    ) -> Tensor:
-        """Sum over rows of score (x) cotangent, shape (d, q)."""
-        inner = self.logit_scores(self.outputs(theta, observations), actions)[:, :-1]
-        return kronecker_vjp(observations, inner, cotangents)
 
     def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
         """Information about theta, dense."""
