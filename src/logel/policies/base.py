@@ -31,9 +31,16 @@ Fitted = tuple[Float, bool, int]
 """Parameters (d,) found by a search, whether it converged, and its iterations."""
 
 
-def row_episode(stage: Stage, row: int) -> int:
-    """Episode that a row of a stage belongs to."""
-    return int(np.searchsorted(stage.starts, row, side="right")) - 1
+def check_range(stage: Stage, what: str, values: Array, count: int) -> None:
+    """Raise PolicyError, naming the episode, unless a stage's values (N,) lie in 0..count - 1."""
+    bad = (values < 0) | (values >= count)
+    if bad.any():
+        row = int(np.argmax(bad))
+        episode = int(np.searchsorted(stage.starts, row, side="right")) - 1
+        raise PolicyError(
+            f"episode {episode}, time {stage.times[row]}: {what} {values[row]} is outside "
+            f"0..{count - 1}"
+        )
 
 
 class Counted(NamedTuple):

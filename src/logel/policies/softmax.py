@@ -14,14 +14,7 @@ from torch import Tensor
 
 from logel.data.stage import Stage
 from logel.errors import PolicyError
-from logel.policies.base import (
-    Counted,
-    FeatureMap,
-    Policy,
-    ScoreRows,
-    mapped,
-    row_episode,
-)
+from logel.policies.base import Counted, FeatureMap, Policy, ScoreRows, check_range, mapped
 from logel.policies.fisher import BlockFisher, DenseFisher, Fisher
 from logel.policies.layers import LayeredPolicy, Layers
 from logel.types import Array, Float
@@ -45,13 +38,7 @@ class SoftmaxPolicy(Policy):
             raise PolicyError(
                 f"discrete actions must be flat, but have shape {stage.actions.shape}: use .ravel()"
             )
-        bad = (stage.actions < 0) | (stage.actions >= self.n_actions)
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise PolicyError(
-                f"episode {row_episode(stage, row)}, time {stage.times[row]}: action "
-                f"{stage.actions[row]} is outside 0..{self.n_actions - 1}"
-            )
+        check_range(stage, "action", stage.actions, self.n_actions)
 
     def prepare_actions(self, actions: Array) -> Tensor:
         """Actions as an integer tensor, shape (N,)."""
@@ -171,13 +158,7 @@ class TabularSoftmax(SoftmaxPolicy):
                 "TabularSoftmax needs one integer state per time, but observations have shape "
                 f"{signature.observation_shape}"
             )
-        bad = (stage.observations < 0) | (stage.observations >= self.n_states)
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise PolicyError(
-                f"episode {row_episode(stage, row)}, time {stage.times[row]}: state "
-                f"{stage.observations[row]} is outside 0..{self.n_states - 1}"
-            )
+        check_range(stage, "state", stage.observations, self.n_states)
 
     def prepare_observations(self, observations: Array) -> Tensor:
         """States as an integer tensor, shape (N,)."""
