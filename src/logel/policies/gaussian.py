@@ -46,9 +46,9 @@ class GaussianPolicy(Policy):
     action_dim: int
     sigma: float | Sequence[float] | None
 
+    @abstractmethod
     def means(self, theta: Tensor, observations: Tensor) -> Tensor:
         """Means, shape (N, k), from the parameters without the log-deviations."""
-        raise NotImplementedError
 
     @property
     @abstractmethod
@@ -217,6 +217,10 @@ class LinearGaussian(LayeredPolicy, GaussianPolicy):
     def layers(self) -> Layers:
         """One layer, to the means."""
         return Layers((self.n_features, self.action_dim), inputs_first=True)
+
+    def means(self, theta: Tensor, observations: Tensor) -> Tensor:
+        """Means, shape (N, k)."""
+        return self.layers.activations(theta, observations)[-1]
 
     def prepare_observations(self, observations: Array) -> Tensor:
         """State features, shape (N, n_features)."""

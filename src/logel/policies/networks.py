@@ -78,6 +78,10 @@ class MLPGaussian(_NetworkPolicy, GaussianPolicy):
         """Number of parameters of the means."""
         return self.layers.n_parameters
 
+    def means(self, theta: Tensor, observations: Tensor) -> Tensor:
+        """Means, shape (N, k)."""
+        return self.layers.activations(theta, observations)[-1]
+
 
 @dataclass(frozen=True)
 class MLPCategorical(_NetworkPolicy, SoftmaxPolicy):

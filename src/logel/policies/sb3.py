@@ -162,13 +162,16 @@ class SB3Policy(Policy):
         return self.prepare_inputs(torch.tensor(np.asarray(observations), device=self.device))
 
     def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
-        """The network's outputs for the first parameters of theta."""
+        """Parameters of the action distribution, one row per observation."""
+        return self.completed(theta, self.means(theta, observations))
+
+    def means(self, theta: Tensor, observations: Tensor) -> Tensor:
+        """What the network puts out (means or logits) for the first parameters of theta."""
         tensors, at = {}, 0
         for name, value in self.module.named_parameters():
             tensors[name] = theta[at : at + value.numel()].reshape(value.shape)
             at += value.numel()
-        values = torch.func.functional_call(self.module, tensors, (observations,))
-        return self.completed(theta, values)
+        return torch.func.functional_call(self.module, tensors, (observations,))
 
     def initial(self, rng: np.random.Generator) -> Float:
         """Fan-in scaled normal weights, zero biases, a small last layer, unit deviations."""
