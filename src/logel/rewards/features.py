@@ -30,11 +30,9 @@ class RewardFeatures(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """One name per feature."""
-        ...
 
     def __call__(self, observations: Array, actions: Array, next_observations: Array, /) -> Float:
         """Features, shape (N, q), of N transitions."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

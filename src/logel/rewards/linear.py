@@ -21,7 +21,6 @@ class Weighted(Protocol):
     @property
     def weights(self) -> Float:
         """Shape (q,)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,8 +48,7 @@ class VecRewardReplacement(VecEnvWrapper):
             )
         super().__init__(venv)
         self.reward = reward
-        self._observations = np.zeros(0)
-        self._actions = np.zeros(0)
+        self._observations = self._actions = np.zeros(0)
         # Sums since each episode began: of true rewards, and of what was paid.
         self._returns = np.zeros((2, self.num_envs))
 
