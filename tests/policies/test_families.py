@@ -459,10 +459,11 @@ def test_network_by_hand() -> None:
     assert MLPGaussian(17, 6).n_parameters == 17 * 64 + 64 + 64 * 64 + 64 + 64 * 6 + 6 + 6
 
 
-def test_groups_tell_deviations_from_means() -> None:
-    policy = GAUSSIAN["linear gaussian"]
-    assert policy.groups == {"mean": slice(0, 6), "log_std": slice(6, 8)}
-    assert GAUSSIAN["linear gaussian, fixed"].groups == {"mean": slice(0, 6)}
+def test_deviations_come_after_the_means() -> None:
+    policy, fixed = GAUSSIAN["linear gaussian"], GAUSSIAN["linear gaussian, fixed"]
+    assert (policy.n_mean_parameters, policy.n_parameters, fixed.n_parameters) == (6, 8, 6)
+    np.testing.assert_array_equal(policy.log_std(policy.tensor(np.arange(8.0))), [6, 7])
+    np.testing.assert_allclose(fixed.log_std(fixed.tensor(np.zeros(6))), np.log([0.5, 2.0]))
 
 
 @pytest.mark.parametrize("name", ["network", "network gaussian"])

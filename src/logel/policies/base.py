@@ -12,8 +12,7 @@ itself and is then served better: `convex`, `worlds`, `n_state_features`, `initi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -26,7 +25,6 @@ from logel.errors import PolicyError
 from logel.policies.fisher import Fisher, ProductFisher
 from logel.types import Array, Float
 
-FeatureMap = Callable[[Array], npt.ArrayLike]
 Fitted = tuple[Float, bool, int]
 """Parameters (d,) found by a search, whether it converged, and its iterations."""
 
@@ -66,10 +64,17 @@ class ScoreRows(NamedTuple):
 
 
 class Policy(ABC):
-    """A family pi_theta(a | s); see the module's description."""
+    """A family pi_theta(a | s); see the module's description.
+
+    Attributes:
+        device: Where tensors live.
+        discrete_actions: Whether actions are numbered.
+        convex: Whether minus the log-likelihood is convex in theta: cloning has one answer.
+    """
 
     device: str = "cpu"
     discrete_actions: ClassVar[bool]
+    convex: ClassVar[bool] = False
 
     @property
     def worlds(self) -> tuple[str, ...]:
@@ -94,16 +99,6 @@ class Policy(ABC):
     @abstractmethod
     def n_parameters(self) -> int:
         """Number d of parameters."""
-
-    @property
-    def convex(self) -> bool:
-        """Whether minus the log-likelihood is convex in theta, so that cloning has one answer."""
-        return False
-
-    @property
-    def groups(self) -> dict[str, slice]:
-        """Named slices of theta; parameters that act differently (log-deviations) stand apart."""
-        return {"policy": slice(0, self.n_parameters)}
 
     @property
     def floats_per_step(self) -> int:
@@ -204,12 +199,9 @@ class Policy(ABC):
     def check(self, stage: Stage) -> None:
         """Raise PolicyError, naming the episode, when a stage cannot come from this family."""
         if stage.signature.discrete_actions != self.discrete_actions:
-            kinds = (
-                ("discrete", "continuous") if self.discrete_actions else ("continuous", "discrete")
-            )
-            raise PolicyError(
-                f"{type(self).__name__} needs {kinds[0]} actions, not {kinds[1]} ones"
-            )
+            kinds = ("continuous", "discrete")
+            needed, given = kinds if not self.discrete_actions else kinds[::-1]
+            raise PolicyError(f"{type(self).__name__} needs {needed} actions, not {given} ones")
 
     def tensor(self, values: npt.ArrayLike) -> Tensor:
         """A float64 tensor on the family's device."""
@@ -236,13 +228,12 @@ class Policy(ABC):
         """Information about theta in the given observations (optionally with multiplicities)."""
         theta = theta.detach()
         weight = self._counts(observations, counts)
-        function = partial(self.outputs, observations=observations)
 
         def product(vector: Float) -> Float:
             # J v by differentiating J^T u along u: forward mode would load torch's deprecated
             # decompositions, which warn.
             point = theta.clone().requires_grad_(True)
-            value = function(point)
+            value = self.outputs(point, observations)
             dummy = torch.zeros_like(value, requires_grad=True)
             (pulled,) = torch.autograd.grad(value, point, dummy, create_graph=True)
             (pushed,) = torch.autograd.grad(pulled, dummy, self.tensor(vector), retain_graph=True)
@@ -275,15 +266,3 @@ class Policy(ABC):
         for column in root.unbind(dim=2):
             total += (weight[:, None] * batched(theta, observations, column) ** 2).sum(dim=0)
         return total
-
-
-def mapped(feature_map: FeatureMap | None, observations: Array, n_features: int) -> Float:
-    """Apply a feature map and check the width of what it returns."""
-    values = observations if feature_map is None else feature_map(observations)
-    table = np.asarray(values, dtype=np.float64).reshape(len(observations), -1)
-    if table.shape[1] != n_features:
-        raise PolicyError(
-            f"the policy has {n_features} state features, but its feature map gives "
-            f"{table.shape[1]}"
-        )
-    return table

@@ -16,16 +16,9 @@ from torch import Tensor
 
 from logel.data.stage import Stage
 from logel.errors import OptionError, PolicyError
-from logel.policies.base import (
-    Counted,
-    FeatureMap,
-    Fitted,
-    Policy,
-    ScoreRows,
-    mapped,
-)
+from logel.policies.base import Counted, Fitted, Policy, ScoreRows
 from logel.policies.fisher import DenseFisher, Fisher
-from logel.policies.layers import LayeredPolicy, Layers
+from logel.policies.layers import FeatureMap, Layers, LinearPolicy
 from logel.types import Array, Float
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -64,14 +57,6 @@ class GaussianPolicy(Policy):
     def worlds(self) -> tuple[str, ...]:
         """The critic is averaged over actions by quadrature, if they have few dimensions."""
         return ("critic",) if self.action_dim <= MOST_QUADRATURE else ()
-
-    @property
-    def groups(self) -> dict[str, slice]:
-        """The means' parameters, and the log-deviations' if fitted."""
-        mean = {"mean": slice(0, self.n_mean_parameters)}
-        if self.sigma is not None:
-            return mean
-        return {**mean, "log_std": slice(self.n_mean_parameters, self.n_parameters)}
 
     def check(self, stage: Stage) -> None:
         """Raise PolicyError, naming the episode, when a stage cannot come from this family."""
@@ -179,8 +164,8 @@ class GaussianPolicy(Policy):
 
 
 @dataclass(frozen=True)
-class LinearGaussian(LayeredPolicy, GaussianPolicy):
-    """Means linear in state features, deviations fixed or fitted.
+class LinearGaussian(LinearPolicy, GaussianPolicy):
+    """Means linear in state features, deviations fixed or fitted: one maximum in either case.
 
     theta is feature-major, entry f * action_dim + k, then the log-deviations if fitted.
 
@@ -204,16 +189,6 @@ class LinearGaussian(LayeredPolicy, GaussianPolicy):
         return self.layers.n_parameters
 
     @property
-    def convex(self) -> bool:
-        """Least squares when the deviations are fixed; jointly, still one maximum."""
-        return True
-
-    @property
-    def n_state_features(self) -> int:
-        """Means are linear in them."""
-        return self.n_features
-
-    @property
     def layers(self) -> Layers:
         """One layer, to the means."""
         return Layers((self.n_features, self.action_dim), inputs_first=True)
@@ -221,10 +196,6 @@ class LinearGaussian(LayeredPolicy, GaussianPolicy):
     def means(self, theta: Tensor, observations: Tensor) -> Tensor:
         """Means, shape (N, k)."""
         return self.layers.activations(theta, observations)[-1]
-
-    def prepare_observations(self, observations: Array) -> Tensor:
-        """State features, shape (N, n_features)."""
-        return self.tensor(mapped(self.feature_map, observations, self.n_features))
 
     def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
         """Information about theta, dense."""

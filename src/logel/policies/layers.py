@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from logel.errors import PolicyError
 from logel.policies.base import Policy
-from logel.types import Float
+from logel.types import Array, Float
+
+FeatureMap = Callable[[Array], npt.ArrayLike]
 
 
 @dataclass(frozen=True)
@@ -167,6 +172,30 @@ class LayeredPolicy(Policy):
         total = torch.stack(squares).sum(dim=0)
         # A Gaussian has information 2 about each log-deviation.
         return torch.cat([total, (2 * weight.sum()).expand(self.n_parameters - len(total))])
+
+
+class LinearPolicy(LayeredPolicy):
+    """A family with a single layer on state features: log-linear, hence convex."""
+
+    convex: ClassVar[bool] = True
+    n_features: int
+    feature_map: FeatureMap | None
+
+    @property
+    def n_state_features(self) -> int:
+        """Outputs are linear in them."""
+        return self.n_features
+
+    def prepare_observations(self, observations: Array) -> Tensor:
+        """State features, shape (N, n_features)."""
+        values = observations if self.feature_map is None else self.feature_map(observations)
+        table = np.asarray(values, dtype=np.float64).reshape(len(observations), -1)
+        if table.shape[1] != self.n_features:
+            raise PolicyError(
+                f"the policy has {self.n_features} state features, but its feature map gives "
+                f"{table.shape[1]}"
+            )
+        return self.tensor(table)
 
 
 def kronecker_vjp(inputs: Tensor, scores: Tensor, cotangents: Tensor) -> Tensor:

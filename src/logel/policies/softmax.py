@@ -14,9 +14,9 @@ from torch import Tensor
 
 from logel.data.stage import Stage
 from logel.errors import PolicyError
-from logel.policies.base import Counted, FeatureMap, Policy, ScoreRows, check_range, mapped
+from logel.policies.base import Counted, Policy, ScoreRows, check_range
 from logel.policies.fisher import BlockFisher, DenseFisher, Fisher
-from logel.policies.layers import LayeredPolicy, Layers
+from logel.policies.layers import FeatureMap, Layers, LinearPolicy
 from logel.types import Array, Float
 
 
@@ -120,6 +120,7 @@ class TabularSoftmax(SoftmaxPolicy):
     theta is state-major: d = n_states * (n_actions - 1).
     """
 
+    convex: ClassVar[bool] = True
     n_states: int
     n_actions: int
     device: str = "cpu"
@@ -128,11 +129,6 @@ class TabularSoftmax(SoftmaxPolicy):
     def n_parameters(self) -> int:
         """Number d of parameters."""
         return self.n_states * (self.n_actions - 1)
-
-    @property
-    def convex(self) -> bool:
-        """Log-linear, hence convex."""
-        return True
 
     @property
     def worlds(self) -> tuple[str, ...]:
@@ -215,7 +211,7 @@ class TabularSoftmax(SoftmaxPolicy):
 
 
 @dataclass(frozen=True)
-class LinearSoftmax(LayeredPolicy, SoftmaxPolicy):
+class LinearSoftmax(LinearPolicy, SoftmaxPolicy):
     """Logits linear in state features; the last action's logit is fixed at 0.
 
     theta is feature-major: d = n_features * (n_actions - 1), entry f * (n_actions - 1) + a.
@@ -238,19 +234,9 @@ class LinearSoftmax(LayeredPolicy, SoftmaxPolicy):
         return self.layers.n_parameters
 
     @property
-    def convex(self) -> bool:
-        """Log-linear, hence convex."""
-        return True
-
-    @property
     def worlds(self) -> tuple[str, ...]:
         """A table of the different observations, or else the critic."""
         return ("distinct", "critic")
-
-    @property
-    def n_state_features(self) -> int:
-        """Logits are linear in them."""
-        return self.n_features
 
     @property
     def floats_per_step(self) -> int:
@@ -261,10 +247,6 @@ class LinearSoftmax(LayeredPolicy, SoftmaxPolicy):
     def layers(self) -> Layers:
         """One layer, to all logits but the last."""
         return Layers((self.n_features, self.n_actions - 1), inputs_first=True)
-
-    def prepare_observations(self, observations: Array) -> Tensor:
-        """State features, shape (N, n_features)."""
-        return self.tensor(mapped(self.feature_map, observations, self.n_features))
 
     def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
         """Information about theta, dense."""
