@@ -375,6 +375,8 @@ def test_a_search_that_ascends_nowhere_has_not_converged() -> None:
     start = np.array([6.0])
     found = clone_stage(stage, policy, PLAIN, start=start, rng=np.random.default_rng(0))
     assert not found.converged and found.parameters[0] == 6.0
+    with pytest.raises(PolicyError, match="no likelihood under the policy where cloning starts"):
+        clone_stage(stage, policy, PLAIN, start=start + 1, rng=np.random.default_rng(0))
 
 
 def test_offsets_in_the_features_cost_no_digits() -> None:

@@ -303,6 +303,11 @@ class _Search:
                 return -size * float(self.loss(policy.tensor(theta), data))
 
         theta, reached = self.start.copy(), value(self.start)
+        if np.isnan(reached):
+            raise PolicyError(
+                "the actions have no likelihood under the policy where cloning starts: bring "
+                "observations to about unit size"
+            )
         for iteration in range(self.config.max_iterations):
             tensor = policy.tensor(theta)
             score = policy.vjp(tensor, data.observations, data.actions, data.counts[:, None])
