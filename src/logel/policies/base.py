@@ -137,7 +137,7 @@ class Policy(ABC):
 
     @property
     def n_scores(self) -> int:
-        """Number k of `output_scores`."""
+        """Number k of functions in the first of `output_rows`."""
         raise PolicyError(
             f"{type(self).__name__} is neither a softmax nor a Gaussian family: mirror "
             "descent needs the scores of one of them"

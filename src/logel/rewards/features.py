@@ -133,9 +133,8 @@ class Concatenate:
 
     def __call__(self, observations: Array, actions: Array, next_observations: Array, /) -> Float:
         """Features, shape (N, q), of N transitions."""
-        return np.concatenate(
-            [part(observations, actions, next_observations) for part in self.parts], axis=1
-        )
+        tables = [part(observations, actions, next_observations) for part in self.parts]
+        return np.concatenate(tables, axis=1)
 
 
 @dataclass(frozen=True)
