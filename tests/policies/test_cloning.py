@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +10,20 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.stats
+import torch
 
 from logel.data.history import LearningHistory
 from logel.data.stage import Episode, Stage
 from logel.errors import HistoryError, OptionError, PolicyError
 from logel.policies.base import Policy
-from logel.policies.cloning import CloneConfig, CloneMethod, clone, clone_stage, stops_early
+from logel.policies.cloning import (
+    CloneConfig,
+    ClonedPath,
+    CloneMethod,
+    clone,
+    clone_stage,
+    stops_early,
+)
 from logel.policies.gaussian import LinearGaussian
 from logel.policies.networks import MLPCategorical, MLPGaussian
 from logel.policies.softmax import LinearSoftmax, TabularSoftmax
@@ -94,7 +103,7 @@ def test_networks_gain_the_likelihood_that_wilks_predicts(policy: Policy, effect
     singular = np.linalg.eigvalsh(fisher.dense())
     assert (singular > 1e-9 * singular.max()).sum() == effective
     # A gradient of 1e-6 per step costs far less likelihood than the gains compared here.
-    config = replace(PLAIN, tolerance=1e-6)
+    config = replace(PLAIN, method="mle", tolerance=1e-6)
     gains = []
     for _ in range(repeats):
         stage = sampled_stage(policy, theta, observations, rng)
@@ -128,14 +137,14 @@ def test_the_gradient_vanishes_at_the_clone(policy: Policy, centre: str) -> None
     stage = sampled_stage(policy, 0.3 * rng.normal(size=d), observations, rng)
     start = 0.2 * rng.normal(size=d)
     config = CloneConfig(
-        prior_strength=strength, prior_centre=centre, holdout=0, max_iterations=500
+        method="mle", prior_strength=strength, prior_centre=centre, holdout=0, max_iterations=500
     )
     found = clone_stage(stage, policy, config, start=start, rng=rng)
     assert found.converged and found.iterations > 0
     middle = start if centre == "previous" else np.zeros(d)
     gradient = penalised_gradient(policy, found.parameters, stage, strength, middle)
     if isinstance(policy, LinearGaussian):
-        gradient = gradient[policy.groups["mean"]]  # deviations carry no prior there
+        gradient = gradient[: policy.n_mean_parameters]  # deviations carry no prior there
     assert np.abs(gradient).max() / n < (1e-8 if policy.convex else 1e-5)
     if isinstance(policy, TabularSoftmax):
         np.testing.assert_allclose(found.parameters[-2:], middle[-2:], atol=1e-12)
@@ -340,6 +349,36 @@ def test_too_few_iterations_are_admitted() -> None:
         assert not clone_stage(stage, policy, config, start=start, rng=rng).converged
 
 
+class Cliff(LinearSoftmax):
+    """Has no likelihood beyond parameters of 6: a long step ends in NaN."""
+
+    def outputs(self, theta: Any, observations: Any) -> Any:
+        return super().outputs(theta, observations) + 0 * torch.sqrt(6 - theta.abs()).sum()
+
+
+def test_newton_never_steps_where_there_is_no_likelihood() -> None:
+    policy = Cliff(n_features=1, n_actions=2)
+    stage = Stage(
+        np.ones((100, 1)), np.array([0] * 90 + [1] * 10), np.array([100]), np.array([False])
+    )
+    # Far on the wrong side the curvature is small and Newton's whole step goes to +45.
+    start = np.array([-5.0])
+    found = clone_stage(stage, policy, PLAIN, start=start, rng=np.random.default_rng(0))
+    assert found.converged
+    assert found.parameters[0] == pytest.approx(np.log(9), abs=1e-8)
+
+
+def test_a_search_that_ascends_nowhere_has_not_converged() -> None:
+    policy = Cliff(n_features=1, n_actions=2)
+    stage = Stage(np.ones((9, 1)), np.zeros(9, int), np.array([9]), np.array([False]))
+    # At the edge every step that gains anything leaves what is defined.
+    start = np.array([6.0])
+    found = clone_stage(stage, policy, PLAIN, start=start, rng=np.random.default_rng(0))
+    assert not found.converged and found.parameters[0] == 6.0
+    with pytest.raises(PolicyError, match="no likelihood under the policy where cloning starts"):
+        clone_stage(stage, policy, PLAIN, start=start + 1, rng=np.random.default_rng(0))
+
+
 def test_offsets_in_the_features_cost_no_digits() -> None:
     rng = np.random.default_rng(0)
     x = np.stack([np.ones(500), 1e6 + rng.standard_normal(500)], axis=1)
@@ -351,7 +390,7 @@ def test_offsets_in_the_features_cost_no_digits() -> None:
     np.testing.assert_allclose(found, np.linalg.lstsq(x, y, rcond=None)[0], rtol=1e-6)
 
 
-# --- networks on large stages -------------------------------------------------------------------
+# --- networks and early stopping -----------------------------------------------------------------
 
 
 def network_stage(policy: MLPGaussian | MLPCategorical, seed: int) -> tuple[Stage, Any]:
@@ -384,19 +423,51 @@ def test_early_stopping_predicts_as_well_as_the_truth(policy: MLPGaussian | MLPC
     assert found.converged and abs(found.held_out - best) < 0.1
 
 
-def test_auto_takes_early_stopping_for_large_networks_only() -> None:
+def test_auto_takes_early_stopping_for_networks_only() -> None:
     network = MLPGaussian(3, 2, hidden=(4,))
     stage, _ = network_stage(network, 0)
     assert stops_early(network, stage, CloneConfig())
-    assert not stops_early(network, stage.take(np.arange(3)), CloneConfig())
+    assert stops_early(network, stage.take(np.arange(3)), CloneConfig())
     assert not stops_early(network, stage, CloneConfig(method="mle"))
     assert not stops_early(LinearGaussian(3, 2), stage, CloneConfig())
-    lone = replace(stage, lengths=np.array([8000]), terminated=np.array([False]))
-    assert not stops_early(network, lone, CloneConfig())
-    with pytest.raises(HistoryError, match="two episodes"):
-        stops_early(network, lone, CloneConfig(method="early-stopping"))
+    # Seven parameters on 600 steps are safe: maximum likelihood is as good as it gets.
+    assert not stops_early(MLPGaussian(3, 1, (1,)), stage.take(np.arange(3)), CloneConfig())
+    step = Stage(stage.observations[:1], stage.actions[:1], np.array([1]), np.array([False]))
+    assert not stops_early(network, step, CloneConfig())
+    with pytest.raises(HistoryError, match="at least two steps"):
+        stops_early(network, step, CloneConfig(method="early-stopping"))
     with pytest.raises(PolicyError, match="tables are cloned exactly"):
         stops_early(TabularSoftmax(2, 2), stage, CloneConfig(method="early-stopping"))
+
+
+@pytest.mark.parametrize("n_episodes", [10, 1], ids=["episodes", "one episode"])
+def test_networks_do_not_learn_small_stages_by_heart(n_episodes: int) -> None:
+    # 1,600 parameters on 300 steps: maximum likelihood explains the noise, slowly.
+    policy = MLPGaussian(4, 2, hidden=(32, 32))
+    rng = np.random.default_rng(0)
+    truth = policy.initial(rng) + 0.2 * rng.standard_normal(policy.n_parameters)
+    stages = [
+        sampled_stage(policy, truth, rng.normal(size=(300, 4)), rng, n_episodes=n_episodes)
+        for _ in range(3)
+    ]
+    new = policy.prepare(sampled_stage(policy, truth, rng.normal(size=(5000, 4)), rng))
+
+    def cloned(method: str) -> tuple[ClonedPath, float, float]:
+        start = time.process_time()
+        path = clone(stages, policy, CloneConfig(method=method), rng=np.random.default_rng(1))
+        seconds = time.process_time() - start
+        fits = [policy.log_prob(policy.tensor(theta), *new).mean() for theta in path.parameters]
+        return path, seconds, float(torch.stack(fits).min())
+
+    auto, seconds, worst = cloned("auto")
+    mle, slow, memorised = cloned("mle")
+    best = float(policy.log_prob(policy.tensor(truth), *new).mean())
+    assert all(found.converged for found in auto.clones)
+    assert not any(found.converged for found in mle.clones)
+    # As good as a policy that has learnt little; the other one is far worse than none at all.
+    assert best - worst < 0.7 < 2 < best - memorised
+    assert all(abs(found.held_out - worst) < 0.6 for found in auto.clones)
+    assert seconds < slow / 2
 
 
 def test_early_stopping_always_leaves_an_episode_to_learn_from() -> None:

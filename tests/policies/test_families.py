@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,14 @@ from logel.data.stage import Episode, Stage
 from logel.envs.tabular import softmax_policy
 from logel.errors import OptionError, PolicyError
 from logel.policies.base import Policy
+from logel.policies.cloning import CloneConfig, clone
 from logel.policies.fisher import BlockFisher, DenseFisher, Fisher, ProductFisher
 from logel.policies.gaussian import GaussianPolicy, LinearGaussian
 from logel.policies.networks import MLPCategorical, MLPGaussian
 from logel.policies.softmax import LinearSoftmax, SoftmaxPolicy, TabularSoftmax
+from logel.rules.functions import Basis, basis_rows
+from logel.worlds.critic import ScaleSums
+from logel.worlds.pooled import sampled_world
 
 
 def polynomial(observations: Any) -> Any:
@@ -283,6 +288,130 @@ def test_singular_information_gives_the_minimum_norm_solution() -> None:
     )
 
 
+def product_form(matrix: Any) -> ProductFisher:
+    return ProductFisher(len(matrix), lambda v: matrix @ v, lambda: np.diagonal(matrix).copy())
+
+
+def test_products_that_are_not_enough_give_the_minimum_norm_solution() -> None:
+    root = np.random.default_rng(0).normal(size=(6, 3))
+    matrix, right = root @ root.T, np.arange(1.0, 7.0)
+    # What the information knows nothing about keeps conjugate gradients from converging.
+    found = product_form(matrix).solve(right)
+    np.testing.assert_allclose(found, np.linalg.pinv(matrix, rcond=1e-10) @ right, rtol=1e-8)
+    two = product_form(matrix).solve(np.stack([right, -right], axis=1))
+    np.testing.assert_allclose(two, np.stack([found, -found], axis=1), rtol=1e-8)
+
+
+def test_information_that_cannot_be_solved_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PolicyError, match="do not tell the policy's 2 parameters apart"):
+        product_form(np.full((2, 2), np.nan)).solve(np.ones(2))
+    monkeypatch.setattr("logel.policies.fisher._LARGEST_DENSE", 1)
+    with pytest.raises(PolicyError, match="larger prior_strength"):
+        product_form(np.ones((2, 2))).solve(np.array([1.0, 2.0]))
+
+
+# --- what families say of themselves ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bumps(SoftmaxPolicy):
+    """A new family, as short as the module's description promises: one bump per action."""
+
+    n_actions: int
+
+    @property
+    def n_parameters(self) -> int:
+        return self.n_actions
+
+    def prepare_observations(self, observations: Any) -> Any:
+        return self.tensor(observations).reshape(len(observations), 1)
+
+    def outputs(self, theta: Any, observations: Any) -> Any:
+        return -((observations - theta) ** 2)
+
+
+@dataclass(frozen=True)
+class Sine(GaussianPolicy):
+    """Another: the mean is a sine of unknown phase."""
+
+    action_dim: int = 1
+    sigma: float | None = None
+
+    @property
+    def n_mean_parameters(self) -> int:
+        return 1
+
+    def prepare_observations(self, observations: Any) -> Any:
+        return self.tensor(observations).reshape(len(observations), 1)
+
+    def means(self, theta: Any, observations: Any) -> Any:
+        return torch.sin(observations + theta)
+
+
+@pytest.mark.parametrize("policy", [Bumps(3), Sine()], ids=["softmax", "gaussian"])
+def test_a_new_family_is_served_everywhere(policy: Policy) -> None:
+    rng = np.random.default_rng(0)
+    path = np.linspace(-0.4, 0.4, 2 * policy.n_parameters).reshape(2, -1)
+    observations = 1.5 * rng.normal(size=(600, 1))
+    stages = [
+        Stage(
+            observations,
+            policy.sample(theta, observations, rng),
+            np.full(30, 20),
+            np.ones(30, dtype=bool),
+            features=np.ones((600, 1)),
+        )
+        for theta in path
+    ]
+    cloned = clone(stages, policy)
+    assert all(found.converged for found in cloned.clones)
+    np.testing.assert_allclose(cloned.parameters, path, atol=0.25)
+    few = clone(stages, policy, CloneConfig(method="adam"))
+    assert np.isfinite(few.parameters).all()
+    world = sampled_world(stages, policy, gamma=0.9).at(path)
+    assert policy.worlds == ("critic",) and world.anchored is not None
+    assert np.isfinite(world.anchored.jacobian).all()
+    scale = ScaleSums()
+    scale.add(stages[0])
+    basis = Basis.choose(policy, "auto", scale.scale(), deviations=True)
+    rows = basis_rows(basis, path[0], path[1], observations, stages[0].actions)
+    assert basis.states == "linear" and rows.values.shape == (600, basis.width)
+    assert np.linalg.eigvalsh(rows.gram).min() > 0 and np.isfinite(rows.movement).all()
+
+
+def test_families_say_where_they_can_be_seen() -> None:
+    assert FAMILIES["tabular"].worlds == ("table",) and FAMILIES["tabular"].tabular
+    assert FAMILIES["linear"].worlds == ("distinct", "critic")
+    assert FAMILIES["network"].worlds == FAMILIES["linear gaussian"].worlds == ("critic",)
+    assert LinearGaussian(2, 4).worlds == ()
+    assert [f.n_state_features for f in FAMILIES.values()] == [4, 3, 3, 5] + 2 * [None] + [
+        3, 3, 5, None, None
+    ]  # fmt: skip
+
+
+@every_family
+def test_outputs_are_linear_in_the_state_features(policy: Policy) -> None:
+    if policy.n_state_features is None:
+        return
+    theta, observations, _ = case(policy, 8)
+    features = policy.state_features(observations)
+    assert features.shape == (8, policy.n_state_features)
+    outputs = policy.outputs(policy.tensor(theta), policy.prepare_observations(observations))
+    k = policy.n_scores
+    slopes = theta[: policy.n_state_features * k].reshape(-1, k)
+    np.testing.assert_allclose(outputs[:, :k], features @ slopes, atol=1e-12)
+
+
+@every_family
+def test_nodes_have_the_moments_of_the_policy(policy: Policy) -> None:
+    theta, observations, _ = tensors(policy, 7)
+    outputs = policy.outputs(theta, observations)
+    parts = [(w[:, None], policy.action_numbers(a)) for w, a in policy.nodes(outputs)]
+    mean, deviation = policy.action_moments(outputs)
+    np.testing.assert_allclose(sum(w * a for w, a in parts), mean, atol=1e-12)
+    np.testing.assert_allclose(sum(w * (a - mean) ** 2 for w, a in parts), deviation**2, atol=1e-12)
+
+
 # --- layouts and relations ------------------------------------------------------------------
 
 
@@ -330,10 +459,11 @@ def test_network_by_hand() -> None:
     assert MLPGaussian(17, 6).n_parameters == 17 * 64 + 64 + 64 * 64 + 64 + 64 * 6 + 6 + 6
 
 
-def test_groups_tell_deviations_from_means() -> None:
-    policy = GAUSSIAN["linear gaussian"]
-    assert policy.groups == {"mean": slice(0, 6), "log_std": slice(6, 8)}
-    assert GAUSSIAN["linear gaussian, fixed"].groups == {"mean": slice(0, 6)}
+def test_deviations_come_after_the_means() -> None:
+    policy, fixed = GAUSSIAN["linear gaussian"], GAUSSIAN["linear gaussian, fixed"]
+    assert (policy.n_mean_parameters, policy.n_parameters, fixed.n_parameters) == (6, 8, 6)
+    np.testing.assert_array_equal(policy.log_std(policy.tensor(np.arange(8.0))), [6, 7])
+    np.testing.assert_allclose(fixed.log_std(fixed.tensor(np.zeros(6))), np.log([0.5, 2.0]))
 
 
 @pytest.mark.parametrize("name", ["network", "network gaussian"])

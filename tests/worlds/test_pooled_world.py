@@ -106,6 +106,8 @@ def test_a_group_left_out_is_as_if_never_seen() -> None:
     assert left.anchored is not None and apart.anchored is not None
     assert left.correction == apart.correction == 0
     np.testing.assert_allclose(left.anchored.jacobian, apart.anchored.jacobian, rtol=1e-6)
+    np.testing.assert_allclose(left.anchored.fisher, apart.anchored.fisher, rtol=1e-12)
+    np.testing.assert_allclose(left.anchored.noise, apart.anchored.noise, rtol=1e-12)
     assert left.log_likelihood(PATH) == whole.log_likelihood(PATH)
 
 
@@ -129,7 +131,7 @@ def test_likelihood_and_its_derivatives() -> None:
 
 def test_expected_basis_is_the_mean_over_actions() -> None:
     rng = np.random.default_rng(0)
-    basis = CriticBasis(rng.normal(size=5), rng.uniform(0.5, 2, size=5), 0)
+    basis = CriticBasis(rng.normal(size=5), rng.uniform(0.5, 2, size=5), discrete=False)
     raw, mean, deviation = rng.normal(size=(4, 3)), rng.normal(size=(4, 2)), np.full((4, 2), 0.7)
     draws = [basis(raw, mean + deviation * rng.standard_normal((4, 2))) for _ in range(20_000)]
     spread = np.std(draws, axis=0) / np.sqrt(len(draws))

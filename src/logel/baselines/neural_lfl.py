@@ -50,7 +50,7 @@ from logel.data.history import LearningHistory
 from logel.data.stage import Stage
 from logel.errors import LogelError, OptionError, PolicyError
 from logel.policies.base import Policy
-from logel.policies.cloning import known_parameters, starting_point
+from logel.policies.cloning import known_parameters
 from logel.policies.gaussian import GaussianPolicy
 from logel.policies.networks import MLPCategorical, MLPGaussian
 from logel.policies.softmax import SoftmaxPolicy, TabularSoftmax
@@ -120,7 +120,7 @@ def neural_lfl(
     family = reward_family(history, policy, hidden=fit.config.hidden)
     rows, sizes = _all_rows(history, policy, theta, family)
     targets = step_targets(rows, gamma=gamma, temperature=temperature)
-    last, start = history[len(history) - 1], starting_point(family, fit.rng)
+    last, start = history[len(history) - 1], family.initial(fit.rng)
     density = fit.density(family, last, start, fit.config.initial_steps, "reward, last stage")
     return _fit_with_potentials(
         family, density, rows, sizes, targets, gamma=gamma, scale=temperature, fit=fit
@@ -192,7 +192,7 @@ def _check(history: LearningHistory, policy: Any, *, gamma: float, temperature: 
 
 def _cloned(history: LearningHistory, policy: Policy, fit: _Fit) -> Float:
     """Parameters of all stages, shape (m + 1, d)."""
-    result = [starting_point(policy, fit.rng)]
+    result = [policy.initial(fit.rng)]
     for t, stage in enumerate(history):
         try:
             result.append(fit.density(policy, stage, result[-1], fit.config.clone_steps))
@@ -255,7 +255,7 @@ def _fit_with_potentials(
         errors = torch.cat([misfit(block) for block in blocks(len(targets))])
     residual, variance = float((errors**2).mean()), float(targets.var(correction=0))
     fitted = theta.detach()
-    layers = [x for layer in family.network.layers(fitted) for x in layer if x is not None]
+    layers = [x for layer in family.layers.split(fitted) for x in layer if x is not None]
     log_std = family.log_std(fitted) if isinstance(family, MLPGaussian) else None
     return LogDensityReward(
         network=frozen(layers, Activation.TANH),

@@ -7,7 +7,7 @@ import torch
 
 from logel.data.stage import Stage
 from logel.policies.base import Policy
-from logel.policies.cloning import CloneConfig, clone_stage, starting_point
+from logel.policies.cloning import CloneConfig, clone_stage
 from logel.types import Array, Float
 
 
@@ -20,7 +20,7 @@ def check_family(policy: Policy, observations: Array, *, seed: int = 0) -> None:
         seed: Of parameters and actions.
     """
     rng = np.random.default_rng(seed)
-    theta = starting_point(policy, rng) + 0.3 * rng.standard_normal(policy.n_parameters)
+    theta = policy.initial(rng) + 0.3 * rng.standard_normal(policy.n_parameters)
     actions = policy.sample(theta, observations, rng)
     _check_scores(policy, theta, observations, actions)
     _check_information(policy, theta, observations, rng)
@@ -81,7 +81,7 @@ def _check_cloning(
         lengths=np.full(n, length),
         terminated=np.zeros(n, dtype=bool),
     )
-    start = starting_point(policy, rng)
+    start = policy.initial(rng)
     found = clone_stage(stage, policy, CloneConfig(), start=start, rng=rng)
     own = float(_log_prob(policy, theta, stage.observations, stage.actions).mean())
     with torch.no_grad():

@@ -55,7 +55,7 @@ class Practice:
             rated: Whether the learning rates are.
         """
         rng = np.random.default_rng(self.seed)
-        theta = self._initial(policy, rng)
+        theta = policy.initial(rng) + 0.1 * rng.standard_normal(policy.n_parameters)
         stages, rate = [], None
         for _ in range(self.n_stages):
             stage = self._stage(policy, theta, observe, rng)
@@ -68,13 +68,6 @@ class Practice:
             theta = theta + rate * push
         rates = np.full(self.n_stages - 1, rate) if rated else None
         return LearningHistory.from_stages(stages, learning_rates=rates, feature_names=NAMES)
-
-    @staticmethod
-    def _initial(policy: Policy, rng: np.random.Generator) -> Float:
-        initial = getattr(policy, "initial", None)
-        if initial is not None:
-            return np.asarray(initial(rng), dtype=float)
-        return 0.1 * rng.standard_normal(policy.n_parameters)
 
     def _gradient(
         self,

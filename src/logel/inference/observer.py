@@ -23,7 +23,7 @@ from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
 from logel.inference.watched import naming
 from logel.policies.base import Policy
-from logel.policies.cloning import Clone, clone_stage, starting_point
+from logel.policies.cloning import Clone, clone_stage
 from logel.rewards.features import feature_names, featured
 from logel.types import FeatureFunction, Float
 
@@ -67,7 +67,7 @@ class Observer:
         self.intervals = intervals
         self._given_names, self._use_parameters = feature_names, use_parameters
         self._rng = np.random.default_rng(seed)
-        self._start = starting_point(policy, self._rng)
+        self._start = policy.initial(self._rng)
         self._signature: Signature | None = None
         self._names: tuple[str, ...] = ()
         self._clones: list[CloneFacts] = []

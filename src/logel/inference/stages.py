@@ -23,7 +23,7 @@ from logel.inference.noise import (
 from logel.inference.steps import Steps, beside_one
 from logel.policies.base import Policy
 from logel.policies.cloning import Clone
-from logel.policies.fisher import Fisher, ProductFisher
+from logel.policies.fisher import Fisher
 from logel.types import Float
 from logel.worlds.own_episodes import StageJacobian, stage_jacobian
 
@@ -90,7 +90,7 @@ def influences(clone: Clone, jacobian: StageJacobian, *, strength: float, leave_
     """
     kept = 1 - jacobian.group_weights if leave_out else np.ones(len(jacobian.group_weights))
     scores, ridge = jacobian.score_sums / kept[:, None], strength / float(kept.mean())
-    if isinstance(clone.fisher, ProductFisher):
+    if not clone.fisher.dense_affordable:
         return np.asarray(scores / (clone.fisher.diagonal() + ridge))
     return np.asarray(clone.fisher.solve(scores.T, ridge=ridge).T)
 
@@ -116,7 +116,7 @@ class StageRecord:
     @property
     def dense(self) -> bool:
         """Whether matrices of order d are within reach."""
-        return self.fisher is not None and not isinstance(self.fisher, ProductFisher)
+        return self.fisher is not None and self.fisher.dense_affordable
 
     @cached_property
     def covariance(self) -> Float:

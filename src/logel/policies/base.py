@@ -3,17 +3,17 @@
 A family is a frozen description without state: the parameters theta, shape (d,), always travel as
 an argument. `prepare` turns a stage's arrays into tensors once; every other method takes those.
 
-To add a family, subclass `SoftmaxPolicy` or `GaussianPolicy`, say how many parameters there are
-and how theta and prepared observations give `outputs` (logits, or means and log-deviations);
-sampling, log-probabilities, scores, vector-Jacobian products and Fisher information follow.
+To add a family, subclass `SoftmaxPolicy` or `GaussianPolicy` and give `n_parameters` (or
+`n_mean_parameters`), `prepare_observations` and `outputs` (or `means`): sampling, derivatives,
+Fisher information, cloning, the pooled critic and mirror descent follow. A family may say more of
+itself and is then served better: `convex`, `worlds`, `n_state_features`, `initial`, `closed_form`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from functools import partial
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,19 +25,75 @@ from logel.errors import PolicyError
 from logel.policies.fisher import Fisher, ProductFisher
 from logel.types import Array, Float
 
-FeatureMap = Callable[[Array], npt.ArrayLike]
+Fitted = tuple[Float, bool, int]
+"""Parameters (d,) found by a search, whether it converged, and its iterations."""
 
 
-def row_episode(stage: Stage, row: int) -> int:
-    """Episode that a row of a stage belongs to."""
-    return int(np.searchsorted(stage.starts, row, side="right")) - 1
+def check_range(stage: Stage, what: str, values: Array, count: int) -> None:
+    """Raise PolicyError, naming the episode, unless a stage's values (N,) lie in 0..count - 1."""
+    bad = (values < 0) | (values >= count)
+    if bad.any():
+        row = int(np.argmax(bad))
+        episode = int(np.searchsorted(stage.starts, row, side="right")) - 1
+        raise PolicyError(
+            f"episode {episode}, time {stage.times[row]}: {what} {values[row]} is outside "
+            f"0..{count - 1}"
+        )
+
+
+class Counted(NamedTuple):
+    """A stage's steps as tensors, N rows, each with how often it occurs."""
+
+    observations: Tensor
+    actions: Tensor
+    counts: Tensor
+
+
+class ScoreRows(NamedTuple):
+    """Functions of the action, k of them, with mean zero under the policy in every row's state.
+
+    Attributes:
+        values: Of the actions taken, shape (N, k).
+        information: Covariance in each state, (N, k, k); its diagonal, (k,), if always the same.
+        movement: Covariance with the log-ratio of the next policy to this one, (N, k).
+    """
+
+    values: Float
+    information: Float
+    movement: Float
 
 
 class Policy(ABC):
-    """A family pi_theta(a | s); see the module's description."""
+    """A family pi_theta(a | s); see the module's description.
+
+    Attributes:
+        device: Where tensors live.
+        discrete_actions: Whether actions are numbered.
+        convex: Whether minus the log-likelihood is convex in theta: cloning has one answer.
+    """
 
     device: str = "cpu"
     discrete_actions: ClassVar[bool]
+    convex: ClassVar[bool] = False
+
+    @property
+    def worlds(self) -> tuple[str, ...]:
+        """Pooled worlds the family can be seen in, best first.
+
+        "table": observations are the numbers of states, "distinct": so are the different
+        observations, if they are few, "critic": the features' critic is averaged over actions.
+        """
+        return ()
+
+    @property
+    def tabular(self) -> bool:
+        """Whether observations are the numbers of states: counts of pairs then say everything."""
+        return "table" in self.worlds
+
+    @property
+    def n_state_features(self) -> int | None:
+        """Width of the `state_features` that outputs are linear in; None if there are none."""
+        return None
 
     @property
     @abstractmethod
@@ -45,19 +101,13 @@ class Policy(ABC):
         """Number d of parameters."""
 
     @property
-    def convex(self) -> bool:
-        """Whether minus the log-likelihood is convex in theta, so that cloning has one answer."""
-        return False
-
-    @property
-    def groups(self) -> dict[str, slice]:
-        """Named slices of theta; parameters that act differently (log-deviations) stand apart."""
-        return {"policy": slice(0, self.n_parameters)}
-
-    @property
     def floats_per_step(self) -> int:
         """Numbers held per step while differentiating; bounds the memory of streamed blocks."""
         return 64
+
+    def initial(self, rng: np.random.Generator) -> Float:
+        """Where cloning the first stage starts, shape (d,)."""
+        return np.zeros(self.n_parameters)
 
     @abstractmethod
     def prepare_observations(self, observations: Array) -> Tensor:
@@ -83,6 +133,64 @@ class Policy(ABC):
     def fisher_root(self, outputs: Tensor) -> Tensor:
         """Matrix R of every row with R @ R.T the Fisher information of the outputs, (N, o, r)."""
 
+    # The distribution that outputs stand for: SoftmaxPolicy and GaussianPolicy know it.
+
+    @property
+    def n_scores(self) -> int:
+        """Number k of functions in the first of `output_rows`."""
+        raise PolicyError(
+            f"{type(self).__name__} is neither a softmax nor a Gaussian family: mirror "
+            "descent needs the scores of one of them"
+        )
+
+    def output_rows(
+        self, outputs: Float, actions: Array, following: Float | None
+    ) -> tuple[ScoreRows, ScoreRows | None]:
+        """Scores in terms of outputs, and those of deviations, which are shared by all states.
+
+        The following policy's outputs are those of the next stage, None if there is none.
+        """
+        raise NotImplementedError
+
+    def completed(self, theta: Tensor, values: Tensor) -> Tensor:
+        """Outputs from what a network puts out: with a missing logit, or log-deviations."""
+        raise NotImplementedError
+
+    def output_scores(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Gradients of the log-probability w.r.t. logits or means, and fitted log-deviations."""
+        raise NotImplementedError
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Entropy of every row's actions, up to a constant, shape (N,)."""
+        raise NotImplementedError
+
+    def nodes(self, outputs: Tensor) -> Iterator[tuple[Float, Tensor]]:
+        """Actions (N rows) that stand for all, each with its weights (N,) in every row."""
+        raise NotImplementedError
+
+    def action_numbers(self, actions: Tensor) -> Float:
+        """Actions as numbers that can be averaged: indicators, or themselves, shape (N, k)."""
+        raise NotImplementedError
+
+    def action_moments(self, outputs: Tensor) -> tuple[Float, Float]:
+        """Mean and deviation of `action_numbers` in every row, each (N, k)."""
+        raise NotImplementedError
+
+    def state_features(self, observations: Array) -> Float:
+        """What outputs are linear in, shape (N, n_state_features)."""
+        return np.asarray(self.prepare_observations(observations).cpu().numpy())
+
+    def counted(self, stage: Stage) -> Counted:
+        """A checked stage's steps, equal ones as one row where that is worth it."""
+        observations, actions = self.prepare(stage)
+        return Counted(observations, actions, self._counts(observations, None))
+
+    def closed_form(
+        self, data: Counted, start: Float, strength: float, centre: Float, max_iterations: int
+    ) -> Fitted | None:
+        """The most likely parameters, if no general search is needed; see `cloning`."""
+        return None
+
     def prepare(self, stage: Stage) -> tuple[Tensor, Tensor]:
         """Check a stage against the family and turn it into tensors."""
         self.check(stage)
@@ -91,12 +199,9 @@ class Policy(ABC):
     def check(self, stage: Stage) -> None:
         """Raise PolicyError, naming the episode, when a stage cannot come from this family."""
         if stage.signature.discrete_actions != self.discrete_actions:
-            kinds = (
-                ("discrete", "continuous") if self.discrete_actions else ("continuous", "discrete")
-            )
-            raise PolicyError(
-                f"{type(self).__name__} needs {kinds[0]} actions, not {kinds[1]} ones"
-            )
+            kinds = ("continuous", "discrete")
+            needed, given = kinds if not self.discrete_actions else kinds[::-1]
+            raise PolicyError(f"{type(self).__name__} needs {needed} actions, not {given} ones")
 
     def tensor(self, values: npt.ArrayLike) -> Tensor:
         """A float64 tensor on the family's device."""
@@ -123,13 +228,12 @@ class Policy(ABC):
         """Information about theta in the given observations (optionally with multiplicities)."""
         theta = theta.detach()
         weight = self._counts(observations, counts)
-        function = partial(self.outputs, observations=observations)
 
         def product(vector: Float) -> Float:
             # J v by differentiating J^T u along u: forward mode would load torch's deprecated
             # decompositions, which warn.
             point = theta.clone().requires_grad_(True)
-            value = function(point)
+            value = self.outputs(point, observations)
             dummy = torch.zeros_like(value, requires_grad=True)
             (pulled,) = torch.autograd.grad(value, point, dummy, create_graph=True)
             (pushed,) = torch.autograd.grad(pulled, dummy, self.tensor(vector), retain_graph=True)
@@ -162,26 +266,3 @@ class Policy(ABC):
         for column in root.unbind(dim=2):
             total += (weight[:, None] * batched(theta, observations, column) ** 2).sum(dim=0)
         return total
-
-
-def mapped(feature_map: FeatureMap | None, observations: Array, n_features: int) -> Float:
-    """Apply a feature map and check the width of what it returns."""
-    values = observations if feature_map is None else feature_map(observations)
-    table = np.asarray(values, dtype=np.float64).reshape(len(observations), -1)
-    if table.shape[1] != n_features:
-        raise PolicyError(
-            f"the policy has {n_features} state features, but its feature map gives "
-            f"{table.shape[1]}"
-        )
-    return table
-
-
-def kronecker_vjp(inputs: Tensor, scores: Tensor, cotangents: Tensor) -> Tensor:
-    """Sum over rows of (input (x) score) (x) cotangent, shape (f * k, q), as one product."""
-    q = cotangents.shape[1]
-    if inputs.shape[1] < scores.shape[1]:
-        # Only the narrower factor is multiplied out row by row.
-        swapped = kronecker_vjp(scores, inputs, cotangents)
-        return swapped.reshape(scores.shape[1], -1, q).transpose(0, 1).reshape(-1, q)
-    right = (scores[:, :, None] * cotangents[:, None, :]).reshape(len(inputs), -1)
-    return (inputs.T @ right).reshape(inputs.shape[1] * scores.shape[1], q)

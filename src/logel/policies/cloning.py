@@ -3,17 +3,17 @@
     theta[t] = argmax  sum_{steps of t} log pi_theta(a | s) - strength / 2 ||theta - centre||^2
 
 The log-linear families are fitted to convergence by Newton's method with their exact information
-(one step for LinearGaussian: it is least squares), networks by L-BFGS or, on large stages, by
-minibatches until held-out episodes are predicted no better. Stages are warm-started along the
-history. The prior is explicit: without it, an action never taken in a state would have an infinite
-logit, and a state never visited no logit at all.
+(one step for LinearGaussian: it is least squares), networks by minibatches until held-out episodes
+are predicted no better: to convergence they would learn a small stage by heart. Stages are
+warm-started along the history. The prior is explicit: without it, an action never taken in a state
+would have an infinite logit, and a state never visited no logit at all.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,26 +22,29 @@ from torch import Tensor
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
 from logel.errors import Choice, HistoryError, LogelError, OptionError, PolicyError
-from logel.policies.base import Policy
+from logel.policies.base import Counted, Fitted, Policy
 from logel.policies.fisher import Fisher
-from logel.policies.gaussian import GaussianPolicy, LinearGaussian
-from logel.policies.softmax import TabularSoftmax
 from logel.types import Float, Progress
 
 logger = logging.getLogger(__name__)
-# Networks on more steps than this are fitted by minibatches.
-_MANY_STEPS = 1024
-# Early stopping: rows per minibatch, first rate, passes without progress before the rate is cut,
+# Where the likelihood is not convex, stages up to this size are fitted to convergence if they have
+# so many steps per parameter: explaining noise then costs d / 2n, at most 1/60 nat a step.
+_MANY_STEPS, _STEPS_PER_PARAMETER = 1024, 30
+# Early stopping: most and fewest rows in a minibatch; in between a pass has four updates, or small
+# stages would need hundreds of passes. First rate, passes without progress before the rate is cut,
 # the cut, how often; and the share set aside when the configuration asks for none.
-_BATCH, _RATE, _PATIENCE, _CUT, _CUTS, _ASIDE = 512, 1e-3, 2, 0.3, 3, 0.1
+_BATCH, _SMALLEST_BATCH, _UPDATES = 512, 32, 4
+_RATE, _PATIENCE, _CUT, _CUTS, _ASIDE = 1e-3, 2, 0.3, 3, 0.1
 
 
 class CloneMethod(Choice):
     """How parameters are fitted.
 
-    AUTO: EARLY_STOPPING for networks on stages of more than 1024 steps, else MLE.
+    AUTO: MLE for families that are convex, or have 30 steps per parameter and no more than 1024
+        in all; EARLY_STOPPING for the others (networks).
     MLE: maximum likelihood with the Gaussian prior, to convergence.
-    EARLY_STOPPING: minibatches of Adam on most episodes, until the others are predicted no better.
+    EARLY_STOPPING: minibatches of Adam on most episodes, until the others are predicted no better
+        (of a single episode: on its first steps, until the last ones are).
     ADAM: the authors' few steps of Adam (3 at rate .5, entropy bonus .01, warm-started); no prior.
     """
 
@@ -120,19 +123,6 @@ class ClonedPath:
         return np.stack([clone.parameters for clone in self.clones])
 
 
-@dataclass(frozen=True, eq=False)
-class _Data:
-    """A stage's steps as tensors, with multiplicities where rows repeat."""
-
-    observations: Tensor
-    actions: Tensor
-    counts: Tensor
-
-    @property
-    def size(self) -> float:
-        return float(self.counts.sum())
-
-
 def clone(
     stages: Iterable[Stage],
     policy: Policy,
@@ -153,7 +143,7 @@ def clone(
     config = config or CloneConfig()
     rng = rng or np.random.default_rng(0)
     clones: list[Clone] = []
-    theta = starting_point(policy, rng)
+    theta = policy.initial(rng)
     for t, stage in enumerate(stages):
         try:
             clones.append(clone_stage(stage, policy, config, start=theta, rng=rng))
@@ -217,24 +207,20 @@ def clone_stage(
     stage: Stage, policy: Policy, config: CloneConfig, *, start: Float, rng: np.random.Generator
 ) -> Clone:
     """Clone one stage, warm-started at `start`."""
-    policy.check(stage)
     centre = start if config.prior_centre == "previous" else np.zeros_like(start)
-    data = _data(policy, stage)
+    search = _Search(policy, config, start, centre)
+    data = policy.counted(stage)
     held_out = float("nan")
     if stops_early(policy, stage, config):
-        share = config.holdout or _ASIDE
-        aside = min(max(1, round(share * stage.n_episodes)), stage.n_episodes - 1)
-        rest, test = _split(policy, stage, aside, rng)
-        theta, converged, iterations = _early_stopping(
-            policy, rest, test, config, start=start, centre=centre, rng=rng
-        )
+        rest, test = _split(policy, stage, config.holdout or _ASIDE, rng)
+        theta, converged, iterations = search.early_stopping(rest, test, rng)
         held_out = _log_likelihood(policy, theta, test)
     else:
-        theta, converged, iterations = _fit(policy, data, config, start, centre)
-        n_held_out = round(config.holdout * stage.n_episodes)
-        if n_held_out > 0 and n_held_out < stage.n_episodes:
-            rest, test = _split(policy, stage, n_held_out, rng)
-            held_out = _log_likelihood(policy, _fit(policy, rest, config, theta, centre)[0], test)
+        theta, converged, iterations = search.fit(data)
+        if 0 < round(config.holdout * stage.n_episodes) < stage.n_episodes:
+            rest, test = _split(policy, stage, config.holdout, rng)
+            again = replace(search, start=theta).fit(rest)[0]
+            held_out = _log_likelihood(policy, again, test)
     return Clone(
         parameters=theta,
         fisher=policy.fisher(policy.tensor(theta), data.observations, data.counts),
@@ -246,226 +232,189 @@ def clone_stage(
 
 
 def stops_early(policy: Policy, stage: Stage, config: CloneConfig) -> bool:
-    """Whether a stage is cloned by minibatches; one episode alone cannot be split."""
+    """Whether a stage is cloned by minibatches; a single step cannot be split."""
     if config.method is CloneMethod.AUTO:
-        large = not policy.convex and stage.n_steps > _MANY_STEPS
-        return large and stage.n_episodes > 1
-    if config.method is CloneMethod.EARLY_STOPPING and isinstance(policy, TabularSoftmax):
+        n, few = stage.n_steps, _STEPS_PER_PARAMETER * policy.n_parameters
+        return not policy.convex and (n > _MANY_STEPS or 1 < n < few)
+    if config.method is not CloneMethod.EARLY_STOPPING:
+        return False
+    if policy.tabular:
         raise PolicyError("tables are cloned exactly: use method='mle', not early stopping")
-    if config.method is CloneMethod.EARLY_STOPPING and stage.n_episodes < 2:
-        raise HistoryError("early stopping needs at least two episodes: use method='mle'")
-    return config.method is CloneMethod.EARLY_STOPPING
+    if stage.n_steps < 2:
+        raise HistoryError("early stopping needs at least two steps: use method='mle'")
+    return True
 
 
 def _split(
-    policy: Policy, stage: Stage, n_held_out: int, rng: np.random.Generator
-) -> tuple[_Data, _Data]:
-    """A stage without some of its episodes, and those."""
-    order = rng.permutation(stage.n_episodes)
-    rest, test = stage.take(order[n_held_out:]), stage.take(order[:n_held_out])
-    return _data(policy, rest), _data(policy, test)
+    policy: Policy, stage: Stage, share: float, rng: np.random.Generator
+) -> tuple[Counted, Counted]:
+    """A stage without some of its episodes, and those; a single episode's first and last steps."""
+    alone = stage.n_episodes == 1
+    n = stage.n_steps if alone else stage.n_episodes
+    aside = min(max(1, round(share * n)), n - 1)
+    if alone:
+        steps = policy.counted(stage)
+        cut = n - aside
+        return Counted(*(part[:cut] for part in steps)), Counted(*(part[cut:] for part in steps))
+    order = rng.permutation(n)
+    rest, test = stage.take(order[aside:]), stage.take(order[:aside])
+    return policy.counted(rest), policy.counted(test)
 
 
-def starting_point(policy: Policy, rng: np.random.Generator) -> Float:
-    """Where cloning the first stage starts: zero, or a network's own choice."""
-    initial = getattr(policy, "initial", None)
-    return np.zeros(policy.n_parameters) if initial is None else np.asarray(initial(rng))
-
-
-def _data(policy: Policy, stage: Stage) -> _Data:
-    """Tensors of a stage; tabular rows are reduced to their counts, which say all there is."""
-    if isinstance(policy, TabularSoftmax):
-        pair = stage.observations * policy.n_actions + stage.actions
-        counts = np.bincount(pair)
-        seen = np.flatnonzero(counts)
-        return _Data(
-            policy.prepare_observations(seen // policy.n_actions),
-            policy.prepare_actions(seen % policy.n_actions),
-            policy.tensor(counts[seen]),
-        )
-    observations, actions = policy.prepare(stage)
-    return _Data(observations, actions, policy.tensor(np.ones(len(actions))))
-
-
-def _log_likelihood(policy: Policy, theta: Float, data: _Data) -> float:
+def _log_likelihood(policy: Policy, theta: Float, data: Counted) -> float:
+    """Mean per step."""
     with torch.no_grad():
         values = policy.log_prob(policy.tensor(theta), data.observations, data.actions)
-        return float((data.counts * values).sum()) / data.size
+        return float((data.counts * values).sum() / data.counts.sum())
 
 
-def _fit(
-    policy: Policy, data: _Data, config: CloneConfig, start: Float, centre: Float
-) -> tuple[Float, bool, int]:
-    """Parameters, whether they converged, iterations."""
-    if config.method is CloneMethod.ADAM:
-        return _few_adam_steps(policy, data, start)
-    if isinstance(policy, LinearGaussian):
-        return _least_squares(policy, data, config, start, centre)
-    if policy.convex:
-        return _newton(policy, data, config, start, centre)
-    return _lbfgs(policy, data, config, start, centre)
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """A search for a stage's parameters: where it starts, and where the prior has its centre."""
 
+    policy: Policy
+    config: CloneConfig
+    start: Float
+    centre: Float
 
-def _newton(
-    policy: Policy, data: _Data, config: CloneConfig, start: Float, centre: Float
-) -> tuple[Float, bool, int]:
-    """Newton's method with step halving; for log-linear families the Hessian is minus Fisher."""
+    def fit(self, data: Counted) -> Fitted:
+        """To convergence, or the authors' few steps."""
+        if self.config.method is CloneMethod.ADAM:
+            return self.few_adam_steps(data)
+        strength, limit = self.config.prior_strength, self.config.max_iterations
+        found = self.policy.closed_form(data, self.start, strength, self.centre, limit)
+        if found is not None:
+            return found
+        return self.newton(data) if self.policy.convex else self.lbfgs(data)
 
-    def penalised(theta: Float) -> float:
-        prior = 0.5 * config.prior_strength * float(((theta - centre) ** 2).sum())
-        return _log_likelihood(policy, theta, data) * data.size - prior
+    def loss(self, theta: Tensor, data: Counted) -> Tensor:
+        """Minus the log-likelihood, plus the prior, per step."""
+        fit = self.policy.log_prob(theta, data.observations, data.actions)
+        away = ((theta - self.policy.tensor(self.centre)) ** 2).sum()
+        prior = 0.5 * self.config.prior_strength * away
+        return (prior - (data.counts * fit).sum()) / data.counts.sum()
 
-    theta, value = start.copy(), penalised(start)
-    for iteration in range(config.max_iterations):
-        tensor = policy.tensor(theta)
-        score = policy.vjp(tensor, data.observations, data.actions, data.counts[:, None])
-        gradient = score[:, 0].cpu().numpy() - config.prior_strength * (theta - centre)
-        if np.linalg.norm(gradient) <= config.tolerance * data.size:
-            return theta, True, iteration
-        fisher = policy.fisher(tensor, data.observations, data.counts)
-        step = fisher.solve(gradient, ridge=config.prior_strength)
-        size = 1.0
-        while (proposed := penalised(theta + size * step)) < value and size > 1e-10:
-            size /= 2
-        if size <= 1e-10:
-            # No ascent left along Newton's direction: rounding is all that remains.
-            return theta, True, iteration
-        theta, value = theta + size * step, proposed
-    return theta, False, config.max_iterations
+    def newton(self, data: Counted) -> Fitted:
+        """Newton's method, steps halved; for log-linear families the Hessian is minus Fisher."""
+        policy, size = self.policy, float(data.counts.sum())
 
+        def value(theta: Float) -> float:
+            with torch.no_grad():
+                return -size * float(self.loss(policy.tensor(theta), data))
 
-def _least_squares(
-    policy: LinearGaussian, data: _Data, config: CloneConfig, start: Float, centre: Float
-) -> tuple[Float, bool, int]:
-    """Closed form for given deviations; alternate with fitted ones (they meet in the prior)."""
-    x, y = data.observations.cpu().numpy(), data.actions.cpu().numpy()
-    shape = (policy.n_features, policy.action_dim)
-    theta, strength = start.copy(), config.prior_strength
-    middle = centre[: policy.n_mean_parameters].reshape(shape)
-    identity, width = np.eye(policy.n_features), policy.n_features
-    for iteration in range(1, config.max_iterations + 1):
-        variance = np.exp(2 * policy.log_std(policy.tensor(theta)).cpu().numpy())
-        columns = []
-        for v, target, z in zip(variance, y.T, middle.T, strict=True):
-            # The prior as rows of data: no normal equations, so offsets in x cost no digits.
-            root = np.sqrt(strength * v)
-            matrix = np.concatenate([x, root * identity]) if root > 0 else x
-            target = np.concatenate([target, root * z]) if root > 0 else target
-            columns.append(np.linalg.lstsq(matrix, target, rcond=None)[0][:width])
-        linear = np.stack(columns, axis=1)
-        if policy.sigma is not None:
-            return linear.reshape(-1), True, iteration
-        spread = np.sqrt(np.maximum(((y - x @ linear) ** 2).mean(axis=0), 1e-12))
-        updated = np.concatenate([linear.reshape(-1), np.log(spread)])
-        moved = float(np.abs(updated - theta).max())
-        theta = updated
-        if moved <= 1e-10:
-            return theta, True, iteration
-    return theta, False, config.max_iterations
+        theta, reached = self.start.copy(), value(self.start)
+        if np.isnan(reached):
+            raise PolicyError(
+                "the actions have no likelihood under the policy where cloning starts: bring "
+                "observations to about unit size"
+            )
+        for iteration in range(self.config.max_iterations):
+            tensor = policy.tensor(theta)
+            score = policy.vjp(tensor, data.observations, data.actions, data.counts[:, None])
+            pull = self.config.prior_strength * (theta - self.centre)
+            gradient = score[:, 0].cpu().numpy() - pull
+            slope = float(np.linalg.norm(gradient)) / size
+            if slope <= self.config.tolerance:
+                return theta, True, iteration
+            fisher = policy.fisher(tensor, data.observations, data.counts)
+            step = fisher.solve(gradient, ridge=self.config.prior_strength)
+            found = _ascended(value, theta, step, reached)
+            if found is None:
+                # No ascent left along Newton's direction: at a maximum rounding is all that
+                # remains, and anywhere else the search has failed.
+                return theta, slope <= self.config.tolerance**0.5, iteration
+            theta, reached = found
+        return theta, False, self.config.max_iterations
 
+    def lbfgs(self, data: Counted) -> Fitted:
+        """Full-batch L-BFGS with a strong-Wolfe line search."""
+        theta = self.policy.tensor(self.start).requires_grad_(True)
+        optimiser = torch.optim.LBFGS(
+            [theta],
+            max_iter=self.config.max_iterations,
+            tolerance_grad=self.config.tolerance,
+            tolerance_change=1e-14,
+            history_size=20,
+            line_search_fn="strong_wolfe",
+        )
 
-def _lbfgs(
-    policy: Policy, data: _Data, config: CloneConfig, start: Float, centre: Float
-) -> tuple[Float, bool, int]:
-    """Full-batch L-BFGS with a strong-Wolfe line search."""
-    theta = policy.tensor(start).requires_grad_(True)
-    middle = policy.tensor(centre)
-    optimiser = torch.optim.LBFGS(
-        [theta],
-        max_iter=config.max_iterations,
-        tolerance_grad=config.tolerance,
-        tolerance_change=1e-14,
-        history_size=20,
-        line_search_fn="strong_wolfe",
-    )
-
-    def closure() -> Tensor:
-        optimiser.zero_grad()
-        values = policy.log_prob(theta, data.observations, data.actions)
-        prior = 0.5 * config.prior_strength * ((theta - middle) ** 2).sum()
-        loss: Tensor = (prior - (data.counts * values).sum()) / data.size
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
-
-    optimiser.step(closure)  # type: ignore[no-untyped-call]
-    closure()
-    assert theta.grad is not None
-    iterations = int(optimiser.state[theta]["n_iter"])
-    # L-BFGS also stops when steps become tiny; a small gradient is what counts.
-    converged = float(theta.grad.abs().max()) <= max(config.tolerance, 1e-5)
-    return theta.detach().cpu().numpy(), converged, iterations
-
-
-def _early_stopping(
-    policy: Policy,
-    data: _Data,
-    held_out: _Data,
-    config: CloneConfig,
-    *,
-    start: Float,
-    centre: Float,
-    rng: np.random.Generator,
-) -> tuple[Float, bool, int]:
-    """Passes of Adam in single precision; the parameters that predict the held-out steps best."""
-    theta = policy.tensor(start).float().requires_grad_(True)
-    middle = policy.tensor(centre).float()
-    observations, actions = _single(data)
-    tests = _single(held_out)
-    optimiser = torch.optim.Adam([theta], lr=_RATE)
-    pull = 0.5 * config.prior_strength / data.size
-
-    def score() -> float:
-        with torch.no_grad():
-            return float(policy.log_prob(theta, *tests).mean())
-
-    best, kept, waited, cuts = score(), theta.detach().clone(), 0, 0
-    for epoch in range(1, config.max_iterations + 1):
-        order = torch.from_numpy(rng.permutation(len(actions))).to(theta.device)
-        for at in range(0, len(order), _BATCH):
-            rows = order[at : at + _BATCH]
+        def closure() -> Tensor:
             optimiser.zero_grad()
-            fit = policy.log_prob(theta, observations[rows], actions[rows]).mean()
-            loss: Tensor = pull * ((theta - middle) ** 2).sum() - fit
+            loss = self.loss(theta, data)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        optimiser.step(closure)  # type: ignore[no-untyped-call]
+        closure()
+        assert theta.grad is not None
+        iterations = int(optimiser.state[theta]["n_iter"])
+        # L-BFGS also stops when steps become tiny; a small gradient is what counts.
+        converged = float(theta.grad.abs().max()) <= max(self.config.tolerance, 1e-5)
+        return theta.detach().cpu().numpy(), converged, iterations
+
+    def early_stopping(self, data: Counted, test: Counted, rng: np.random.Generator) -> Fitted:
+        """Passes of Adam in single precision; the parameters that predict the test steps best."""
+        observations, actions, tests = *_single(data), _single(test)
+        batch = min(_BATCH, max(_SMALLEST_BATCH, len(actions) // _UPDATES))
+        theta = self.policy.tensor(self.start).float().requires_grad_(True)
+        centre = self.policy.tensor(self.centre).float()
+        pull = 0.5 * self.config.prior_strength / len(actions)
+        optimiser = torch.optim.Adam([theta], lr=_RATE)
+
+        def score() -> float:
+            with torch.no_grad():
+                return float(self.policy.log_prob(theta, *tests).mean())
+
+        best, kept, waited, cuts = score(), theta.detach().clone(), 0, 0
+        for epoch in range(1, self.config.max_iterations + 1):
+            order = torch.from_numpy(rng.permutation(len(actions))).to(theta.device)
+            for at in range(0, len(order), batch):
+                rows = order[at : at + batch]
+                optimiser.zero_grad()
+                fit = self.policy.log_prob(theta, observations[rows], actions[rows]).mean()
+                loss: Tensor = pull * ((theta - centre) ** 2).sum() - fit
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+            if (value := score()) > best:
+                best, kept, waited = value, theta.detach().clone(), 0
+                continue
+            waited += 1
+            if waited >= _PATIENCE:
+                if cuts == _CUTS:
+                    return kept.double().cpu().numpy(), True, epoch
+                # From the best so far, in smaller steps.
+                waited, cuts = 0, cuts + 1
+                with torch.no_grad():
+                    theta.copy_(kept)
+                optimiser = torch.optim.Adam([theta], lr=_RATE * _CUT**cuts)
+        return kept.double().cpu().numpy(), False, self.config.max_iterations
+
+    def few_adam_steps(self, data: Counted) -> Fitted:
+        """Three steps of Adam at rate .5 on the mean log-likelihood plus .01 times the entropy."""
+        theta = self.policy.tensor(self.start).requires_grad_(True)
+        optimiser = torch.optim.Adam([theta], lr=0.5)
+        n_steps = 3
+        for _ in range(n_steps):
+            optimiser.zero_grad()
+            values = self.policy.log_prob(theta, data.observations, data.actions)
+            entropy = self.policy.entropy(self.policy.outputs(theta, data.observations))
+            loss = -(data.counts * (values + 0.01 * entropy)).sum() / data.counts.sum()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-        if (value := score()) > best:
-            best, kept, waited = value, theta.detach().clone(), 0
-            continue
-        waited += 1
-        if waited >= _PATIENCE:
-            if cuts == _CUTS:
-                return kept.double().cpu().numpy(), True, epoch
-            # From the best so far, in smaller steps.
-            waited, cuts = 0, cuts + 1
-            with torch.no_grad():
-                theta.copy_(kept)
-            optimiser = torch.optim.Adam([theta], lr=_RATE * _CUT**cuts)
-    return kept.double().cpu().numpy(), False, config.max_iterations
+        return theta.detach().cpu().numpy(), True, n_steps
 
 
-def _single(data: _Data) -> tuple[Tensor, Tensor]:
+def _ascended(
+    value: Callable[[Float], float], theta: Float, step: Float, reached: float
+) -> tuple[Float, float] | None:
+    """The first of the whole step, its half, ... down to 1e-10 of it that loses nothing."""
+    for size in 0.5 ** np.arange(34):
+        # NaN is never at least anything: a step that leaves the range of floats is too long.
+        if (proposed := value(theta + size * step)) >= reached:
+            return theta + size * step, proposed
+    return None
+
+
+def _single(data: Counted) -> tuple[Tensor, Tensor]:
     actions = data.actions.float() if data.actions.is_floating_point() else data.actions
     return data.observations.float(), actions
-
-
-def _few_adam_steps(policy: Policy, data: _Data, start: Float) -> tuple[Float, bool, int]:
-    """Three steps of Adam at rate .5 on the mean log-likelihood plus .01 times the entropy."""
-    theta = policy.tensor(start).requires_grad_(True)
-    optimiser = torch.optim.Adam([theta], lr=0.5)
-    n_steps = 3
-    for _ in range(n_steps):
-        optimiser.zero_grad()
-        values = policy.log_prob(theta, data.observations, data.actions)
-        entropy = _entropy(policy, policy.outputs(theta, data.observations))
-        loss = -(data.counts * (values + 0.01 * entropy)).sum() / data.size
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    return theta.detach().cpu().numpy(), True, n_steps
-
-
-def _entropy(policy: Policy, outputs: Tensor) -> Tensor:
-    """Entropy of each row's action distribution, up to a constant."""
-    if isinstance(policy, GaussianPolicy):
-        return outputs[:, policy.action_dim :].sum(dim=1)
-    logits = torch.log_softmax(outputs, dim=-1)
-    return -(logits.exp() * logits).sum(dim=1)

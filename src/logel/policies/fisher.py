@@ -15,15 +15,24 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg
 
+from logel.errors import PolicyError
 from logel.types import Float
+
+# Order up to which a matrix known by its products is written out where these do not suffice.
+_LARGEST_DENSE = 2000
 
 
 class Fisher(ABC):
-    """A symmetric positive semi-definite matrix of order d."""
+    """A symmetric positive semi-definite matrix of order d.
+
+    Attributes:
+        dense_affordable: Whether matrices of order d are within reach.
+        tabular: Whether parameters belong to single states, of which some may not be visited.
+    """
 
     n_parameters: int
-    by_state: ClassVar[bool] = False
-    """Whether states that were never visited leave parameters about which nothing is known."""
+    dense_affordable: ClassVar[bool] = True
+    tabular: ClassVar[bool] = False
 
     @abstractmethod
     def matvec(self, vectors: Float) -> Float:
@@ -78,7 +87,7 @@ class BlockFisher(Fisher):
         blocks: Shape (n_blocks, k, k), d = n_blocks * k.
     """
 
-    by_state: ClassVar[bool] = True
+    tabular: ClassVar[bool] = True
     blocks: Float
 
     @property
@@ -120,6 +129,7 @@ class ProductFisher(Fisher):
         make_diagonal: Computes the diagonal, shape (d,).
     """
 
+    dense_affordable: ClassVar[bool] = False
     n_parameters: int
     product: Callable[[Float], Float]
     make_diagonal: Callable[[], Float]
@@ -135,7 +145,10 @@ class ProductFisher(Fisher):
         return self.make_diagonal()
 
     def solve(self, vectors: Float, *, ridge: float = 0.0) -> Float:
-        """Solution x of (F + ridge I) x = vectors by conjugate gradients, Jacobi-preconditioned."""
+        """Solution x of (F + ridge I) x = vectors by conjugate gradients, Jacobi-preconditioned.
+
+        Where they do not converge (F is singular, or nearly so), the minimum-norm solution.
+        """
         d = self.n_parameters
         operator = scipy.sparse.linalg.LinearOperator(
             (d, d), matvec=lambda v: self.product(v.reshape(-1)) + ridge * v.reshape(-1)
@@ -143,6 +156,22 @@ class ProductFisher(Fisher):
         scale = self.diagonal() + ridge
         scale[scale <= 0] = 1.0
         inverse = scipy.sparse.linalg.LinearOperator((d, d), matvec=lambda v: v.reshape(-1) / scale)
-        columns = vectors.reshape(d, -1).T
-        solved = [scipy.sparse.linalg.cg(operator, c, rtol=1e-8, M=inverse)[0] for c in columns]
+        solved = []
+        for column in vectors.reshape(d, -1).T:
+            found, failed = scipy.sparse.linalg.cg(operator, column, rtol=1e-8, M=inverse)
+            if failed:
+                return self._minimum_norm(vectors, ridge)
+            solved.append(found)
         return np.stack(solved, axis=1).reshape(vectors.shape)
+
+    def _minimum_norm(self, vectors: Float, ridge: float) -> Float:
+        d = self.n_parameters
+        matrix = self.dense() + ridge * np.eye(d) if d <= _LARGEST_DENSE else np.full(1, np.nan)
+        if not np.isfinite(matrix).all():
+            raise PolicyError(
+                f"the data do not tell the policy's {d} parameters apart: "
+                "conjugate gradients did not converge on their Fisher information. Give a larger "
+                "prior_strength, or bring observations to about unit size"
+            )
+        # Directions with less than 1e-10 of the largest information are what stopped the search.
+        return np.asarray(np.linalg.pinv(matrix, rcond=1e-10, hermitian=True) @ vectors)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -14,12 +15,17 @@ import torch
 from torch import Tensor
 
 from logel.data.stage import Stage
-from logel.errors import PolicyError
-from logel.policies.base import FeatureMap, Policy, kronecker_vjp, mapped
+from logel.errors import OptionError, PolicyError
+from logel.policies.base import Counted, Fitted, Policy, ScoreRows
 from logel.policies.fisher import DenseFisher, Fisher
-from logel.types import Array
+from logel.policies.layers import FeatureMap, Layers, LinearPolicy
+from logel.types import Array, Float
 
 _LOG_2PI = math.log(2 * math.pi)
+# Action dimensions up to which three quadrature nodes each are affordable: 27 in all.
+MOST_QUADRATURE = 3
+# Three Gauss-Hermite nodes integrate polynomials up to fifth order exactly.
+_NODES = ((-math.sqrt(3.0), 1 / 6), (0.0, 2 / 3), (math.sqrt(3.0), 1 / 6))
 
 
 class GaussianPolicy(Policy):
@@ -48,12 +54,9 @@ class GaussianPolicy(Policy):
         return self.n_mean_parameters + (self.action_dim if self.sigma is None else 0)
 
     @property
-    def groups(self) -> dict[str, slice]:
-        """The means' parameters, and the log-deviations' if fitted."""
-        mean = {"mean": slice(0, self.n_mean_parameters)}
-        if self.sigma is not None:
-            return mean
-        return {**mean, "log_std": slice(self.n_mean_parameters, self.n_parameters)}
+    def worlds(self) -> tuple[str, ...]:
+        """The critic is averaged over actions by quadrature, if they have few dimensions."""
+        return ("critic",) if self.action_dim <= MOST_QUADRATURE else ()
 
     def check(self, stage: Stage) -> None:
         """Raise PolicyError, naming the episode, when a stage cannot come from this family."""
@@ -75,10 +78,14 @@ class GaussianPolicy(Policy):
         sigma = np.broadcast_to(np.asarray(self.sigma, dtype=np.float64), (self.action_dim,))
         return self.tensor(np.log(sigma))
 
+    def completed(self, theta: Tensor, values: Tensor) -> Tensor:
+        """Means and log-deviations, shape (N, 2 k)."""
+        return torch.cat([values, self.log_std(theta).expand_as(values)], dim=1)
+
     def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
         """Means and log-deviations, shape (N, 2 k)."""
         means = self.means(theta[: self.n_mean_parameters], observations)
-        return torch.cat([means, self.log_std(theta).expand_as(means)], dim=1)
+        return self.completed(theta, means)
 
     def log_prob(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
         """Log-density of each action, shape (N,)."""
@@ -100,16 +107,65 @@ class GaussianPolicy(Policy):
             torch.cat([torch.exp(-log_std), torch.full_like(log_std, math.sqrt(2.0))], dim=1)
         )
 
-    def output_scores(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of the log-density w.r.t. means and log-deviations, each (N, k)."""
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Entropy of every row's actions, up to a constant, shape (N,)."""
+        return outputs[:, self.action_dim :].sum(dim=1)
+
+    def nodes(self, outputs: Tensor) -> Iterator[tuple[Float, Tensor]]:
+        """Nodes of Gaussian quadrature, exact for polynomials of fifth order."""
+        mean, log_std = outputs.chunk(2, dim=1)
+        if self.action_dim > MOST_QUADRATURE:
+            raise OptionError(
+                f"the pooled critic handles up to {MOST_QUADRATURE} action dimensions, not "
+                f"{self.action_dim}: use method='two-step'"
+            )
+        for nodes in product(_NODES, repeat=self.action_dim):
+            weight = math.prod(w for _, w in nodes)
+            offset = self.tensor([z for z, _ in nodes])
+            yield np.full(len(mean), weight), mean + offset * log_std.exp()
+
+    def action_numbers(self, actions: Tensor) -> Float:
+        """The actions themselves, shape (N, k)."""
+        return np.asarray(actions.cpu().numpy(), dtype=float)
+
+    def action_moments(self, outputs: Tensor) -> tuple[Float, Float]:
+        """Means and deviations, each (N, k)."""
+        mean, log_std = outputs.chunk(2, dim=1)
+        return mean.cpu().numpy(), log_std.exp().cpu().numpy()
+
+    @property
+    def n_scores(self) -> int:
+        """Standardised actions z."""
+        return self.action_dim
+
+    def output_rows(
+        self, outputs: Float, actions: Array, following: Float | None
+    ) -> tuple[ScoreRows, ScoreRows | None]:
+        """Scores z = (a - mean) / deviation of the means, z^2 - 1 of the deviations."""
+        means, log_std = np.split(outputs, 2, axis=1)
+        z = (actions - means) * np.exp(-log_std)
+        moved, sharpened = np.zeros_like(z), np.zeros_like(z)
+        if following is not None:
+            new_means, new_log_std = np.split(following, 2, axis=1)
+            # With r the ratio of deviations and d the shift of the mean in deviations, the
+            # log-ratio is -r^2 (z - d)^2 / 2 + z^2 / 2: r^2 d times z plus (1 - r^2) / 2 times
+            # z^2 - 1.
+            squared = np.exp(2 * (log_std - new_log_std))
+            moved = squared * (new_means - means) * np.exp(-log_std)
+            sharpened = 1 - squared
+        ones = np.ones(self.action_dim)
+        return ScoreRows(z, ones, moved), ScoreRows(z**2 - 1, 2 * ones, sharpened)
+
+    def output_scores(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Gradients of the log-density w.r.t. means and fitted log-deviations, each (N, k)."""
         means, log_std = outputs.chunk(2, dim=1)
         scaled = (actions - means) * torch.exp(-log_std)
-        return scaled * torch.exp(-log_std), scaled**2 - 1.0
+        return scaled * torch.exp(-log_std), scaled**2 - 1.0 if self.sigma is None else None
 
 
 @dataclass(frozen=True)
-class LinearGaussian(GaussianPolicy):
-    """Means linear in state features, deviations fixed or fitted.
+class LinearGaussian(LinearPolicy, GaussianPolicy):
+    """Means linear in state features, deviations fixed or fitted: one maximum in either case.
 
     theta is feature-major, entry f * action_dim + k, then the log-deviations if fitted.
 
@@ -130,34 +186,16 @@ class LinearGaussian(GaussianPolicy):
     @property
     def n_mean_parameters(self) -> int:
         """Number of parameters of the means."""
-        return self.n_features * self.action_dim
+        return self.layers.n_parameters
 
     @property
-    def convex(self) -> bool:
-        """Least squares when the deviations are fixed; jointly, still one maximum."""
-        return True
-
-    def prepare_observations(self, observations: Array) -> Tensor:
-        """State features, shape (N, n_features)."""
-        return self.tensor(mapped(self.feature_map, observations, self.n_features))
+    def layers(self) -> Layers:
+        """One layer, to the means."""
+        return Layers((self.n_features, self.action_dim), inputs_first=True)
 
     def means(self, theta: Tensor, observations: Tensor) -> Tensor:
         """Means, shape (N, k)."""
-        return observations @ theta.reshape(self.n_features, self.action_dim)
-
-    def scores(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
-        """Gradient of each row's log-density, shape (N, d)."""
-        mean, log_std = self.output_scores(self.outputs(theta, observations), actions)
-        linear = (observations[:, :, None] * mean[:, None, :]).reshape(len(actions), -1)
-        return linear if self.sigma is not None else torch.cat([linear, log_std], dim=1)
-
-    def vjp(
-        self, theta: Tensor, observations: Tensor, actions: Tensor, cotangents: Tensor
-    ) -> Tensor:
-        """Sum over rows of score (x) cotangent, shape (d, q)."""
-        mean, log_std = self.output_scores(self.outputs(theta, observations), actions)
-        linear = kronecker_vjp(observations, mean, cotangents)
-        return linear if self.sigma is not None else torch.cat([linear, log_std.T @ cotangents])
+        return self.layers.activations(theta, observations)[-1]
 
     def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
         """Information about theta, dense."""
@@ -172,3 +210,27 @@ class LinearGaussian(GaussianPolicy):
                 [torch.cat([matrix, corner], dim=1), torch.cat([corner.T, deviations], dim=1)]
             )
         return DenseFisher(matrix.cpu().numpy())
+
+    def closed_form(
+        self, data: Counted, start: Float, strength: float, centre: Float, max_iterations: int
+    ) -> Fitted:
+        """Least squares for given deviations; alternates with fitted ones: the prior joins them."""
+        x, y = data.observations.cpu().numpy(), data.actions.cpu().numpy()
+        middle = centre[: self.n_mean_parameters].reshape(self.n_features, self.action_dim)
+        theta = start
+        for iteration in range(1, max_iterations + 1):
+            deviation = np.exp(self.log_std(self.tensor(theta)).cpu().numpy())
+            columns = []
+            for root, target, z in zip(np.sqrt(strength) * deviation, y.T, middle.T, strict=True):
+                # The prior as rows of data: no normal equations, so offsets in x cost no digits.
+                rows = np.concatenate([x, root * np.eye(self.n_features)]) if root > 0 else x
+                target = np.concatenate([target, root * z]) if root > 0 else target
+                columns.append(np.linalg.lstsq(rows, target, rcond=None)[0])
+            linear = np.stack(columns, axis=1)
+            if self.sigma is not None:
+                return linear.reshape(-1), True, iteration
+            spread = np.sqrt(np.maximum(((y - x @ linear) ** 2).mean(axis=0), 1e-12))
+            before, theta = theta, np.concatenate([linear.reshape(-1), np.log(spread)])
+            if np.abs(theta - before).max() <= 1e-10:
+                return theta, True, iteration
+        return theta, False, max_iterations

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import copy
 import re
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from os import PathLike
 from typing import Any
 
@@ -29,6 +29,7 @@ from logel.policies.sb3_checkpoint import action_space_kind, read_checkpoint
 from logel.policies.softmax import SoftmaxPolicy
 from logel.types import Array, Float
 
+Inputs = Callable[[Tensor], Tensor]
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
@@ -89,7 +90,7 @@ class SB3Policy(Policy):
     """
 
     module: nn.Module
-    prepare_inputs: Callable[[Tensor], Tensor]
+    prepare_inputs: Inputs
 
     @classmethod
     def from_model(cls, model: Any, *, device: str = "cpu") -> Policy:
@@ -105,15 +106,14 @@ class SB3Policy(Policy):
         outputs = int(policy.action_net.out_features)
         hidden = plain_hidden(policy)
         if hidden is not None:
-            inputs = int(policy.features_dim)
-            family = MLPCategorical if discrete else MLPGaussian
-            return family(inputs, outputs, hidden=hidden, device=device)
+            widths = (int(policy.features_dim), *hidden, outputs)
+            return _tanh_network(widths, discrete=discrete, device=device)
         actor = nn.Sequential(
             policy.pi_features_extractor, policy.mlp_extractor.policy_net, policy.action_net
         )
         module = copy.deepcopy(actor).to(device=device, dtype=torch.float64).eval()
         prepare = _Preprocess(policy.observation_space, bool(policy.normalize_images))
-        return _adapter(module, prepare, outputs, discrete=discrete, device=device)
+        return _adapter(module, prepare, outputs, discrete, device)
 
     @classmethod
     def from_checkpoint(
@@ -132,23 +132,21 @@ class SB3Policy(Policy):
         if kind is not None and kind not in ("Box", "Discrete"):
             raise PolicyError(f"{path}: actions are {kind}, but must be Discrete or Box")
         layers, log_std = _checkpoint_layers(read_checkpoint(path))
-        shapes = [weight.shape for weight, _ in layers]
-        hidden, outputs = tuple(int(out) for out, _ in shapes[:-1]), int(shapes[-1][0])
+        widths = [layers[0][0].shape[1], *(len(bias) for _, bias in layers)]
         discrete = log_std is None
         if activation == "tanh":
-            family = MLPCategorical if discrete else MLPGaussian
-            return family(int(shapes[0][1]), outputs, hidden=hidden, device=device)
+            return _tanh_network(widths, discrete=discrete, device=device)
         parts: list[nn.Module] = [nn.Flatten()]
-        for index, (out, width) in enumerate(shapes):
-            parts += [ACTIVATIONS[activation]()] if index else []
-            parts.append(nn.Linear(int(width), int(out)))
-        module = nn.Sequential(*parts).to(device=device, dtype=torch.float64).eval()
-        return _adapter(module, _identity, outputs, discrete=discrete, device=device)
+        for width, out in pairwise(widths):
+            parts += [nn.Linear(width, out), ACTIVATIONS[activation]()]
+        # Nothing comes after the last layer.
+        module = nn.Sequential(*parts[:-1]).to(device=device, dtype=torch.float64).eval()
+        return _adapter(module, _identity, widths[-1], discrete, device)
 
     @property
-    @abstractmethod
     def n_network_parameters(self) -> int:
         """Number of parameters of the network."""
+        return sum(value.numel() for value in self.module.parameters())
 
     @property
     def floats_per_step(self) -> int:
@@ -163,16 +161,20 @@ class SB3Policy(Policy):
         """Observations as the network takes them, N rows."""
         return self.prepare_inputs(torch.tensor(np.asarray(observations), device=self.device))
 
-    def call_network(self, theta: Tensor, observations: Tensor) -> Tensor:
-        """The network's outputs for the first parameters of theta."""
+    def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
+        """Parameters of the action distribution, one row per observation."""
+        return self.completed(theta, self.means(theta, observations))
+
+    def means(self, theta: Tensor, observations: Tensor) -> Tensor:
+        """What the network puts out (means or logits) for the first parameters of theta."""
         tensors, at = {}, 0
         for name, value in self.module.named_parameters():
             tensors[name] = theta[at : at + value.numel()].reshape(value.shape)
             at += value.numel()
         return torch.func.functional_call(self.module, tensors, (observations,))
 
-    def initial_network(self, rng: np.random.Generator) -> Float:
-        """Fan-in scaled normal weights, zero biases, a small last layer."""
+    def initial(self, rng: np.random.Generator) -> Float:
+        """Fan-in scaled normal weights, zero biases, a small last layer, unit deviations."""
         named = list(self.module.named_parameters())
         last = max(i for i, (_, value) in enumerate(named) if value.ndim > 1)
         parts = []
@@ -182,6 +184,7 @@ class SB3Policy(Policy):
                 parts.append(scale * rng.standard_normal(value.numel()))
             else:
                 parts.append(np.full(value.numel(), 0.0 if name.endswith("bias") else 1.0))
+        parts.append(np.zeros(self.n_parameters - self.n_network_parameters))
         return np.concatenate(parts)
 
 
@@ -190,28 +193,15 @@ class SB3Gaussian(SB3Policy, GaussianPolicy):
     """A diagonal Gaussian around any network, with state-independent deviations."""
 
     module: nn.Module = field(repr=False)
-    prepare_inputs: Callable[[Tensor], Tensor] = field(repr=False)
+    prepare_inputs: Inputs = field(repr=False)
     action_dim: int
     sigma: None = None
     device: str = "cpu"
 
     @property
-    def n_network_parameters(self) -> int:
-        """Number of parameters of the network."""
-        return sum(value.numel() for value in self.module.parameters())
-
-    @property
     def n_mean_parameters(self) -> int:
         """Number of parameters of the means."""
         return self.n_network_parameters
-
-    def means(self, theta: Tensor, observations: Tensor) -> Tensor:
-        """Means, shape (N, k)."""
-        return self.call_network(theta, observations)
-
-    def initial(self, rng: np.random.Generator) -> Float:
-        """Starting parameters: a nearly constant policy with unit deviations."""
-        return np.concatenate([self.initial_network(rng), np.zeros(self.action_dim)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,36 +209,24 @@ class SB3Categorical(SB3Policy, SoftmaxPolicy):
     """A softmax over any network's logits."""
 
     module: nn.Module = field(repr=False)
-    prepare_inputs: Callable[[Tensor], Tensor] = field(repr=False)
+    prepare_inputs: Inputs = field(repr=False)
     n_actions: int
     device: str = "cpu"
-
-    @property
-    def n_network_parameters(self) -> int:
-        """Number of parameters of the network."""
-        return sum(value.numel() for value in self.module.parameters())
 
     @property
     def n_parameters(self) -> int:
         """Number d of parameters."""
         return self.n_network_parameters
 
-    def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
-        """Logits, shape (N, n_actions)."""
-        return self.call_network(theta, observations)
 
-    def initial(self, rng: np.random.Generator) -> Float:
-        """Starting parameters: a nearly uniform policy."""
-        return self.initial_network(rng)
+def _tanh_network(widths: Sequence[int], *, discrete: bool, device: str) -> Policy:
+    inputs, *hidden, outputs = widths
+    family = MLPCategorical if discrete else MLPGaussian
+    return family(inputs, outputs, hidden=tuple(hidden), device=device)
 
 
 def _adapter(
-    module: nn.Module,
-    prepare: Callable[[Tensor], Tensor],
-    outputs: int,
-    *,
-    discrete: bool,
-    device: str,
+    module: nn.Module, prepare: Inputs, outputs: int, discrete: bool, device: str
 ) -> SB3Policy:
     if discrete:
         return SB3Categorical(module, prepare, outputs, device=device)
@@ -326,11 +304,15 @@ def plain_hidden(policy: Any) -> tuple[int, ...] | None:
         return None
     layers = list(policy.mlp_extractor.policy_net)
     linear, between = layers[0::2], layers[1::2]
+    tanh = [type(layer) for layer in between] == [nn.Tanh] * len(linear)
+    return _widths(linear) if tanh else None
+
+
+def _widths(linear: Iterable[nn.Module]) -> tuple[int, ...] | None:
+    """What layers put out, if all are linear and have a bias."""
     if any(type(layer) is not nn.Linear or layer.bias is None for layer in linear):
         return None
-    if len(linear) != len(between) or any(type(layer) is not nn.Tanh for layer in between):
-        return None
-    return tuple(int(layer.out_features) for layer in linear)
+    return tuple(int(layer.out_features) for layer in linear)  # type: ignore[arg-type]
 
 
 def _checkpoint_layers(
@@ -344,18 +326,21 @@ def _checkpoint_layers(
         if (match := re.fullmatch(r"mlp_extractor\.policy_net\.(\d{1,6})\.weight", name))
     )
     prefixes = [*(f"mlp_extractor.policy_net.{n}" for n in numbers), "action_net"]
-    layers: list[tuple[Array, Array]] = []
-    for prefix in prefixes:
-        weight, bias = arrays.get(f"{prefix}.weight"), arrays.get(f"{prefix}.bias")
-        if weight is None or bias is None or weight.ndim != 2 or bias.shape != weight.shape[:1]:
-            raise PolicyError(f"the checkpoint has no usable layer {prefix}: is it an MlpPolicy?")
-        if layers and layers[-1][0].shape[0] != weight.shape[1]:
+    layers = [_checkpoint_layer(arrays, prefix) for prefix in prefixes]
+    for prefix, (before, (weight, _)) in zip(prefixes[1:], pairwise(layers), strict=True):
+        if len(before[0]) != weight.shape[1]:
             raise PolicyError(f"layer {prefix} does not go with the one before it")
-        layers.append((weight, bias))
     log_std = arrays.get("log_std")
     if log_std is not None and log_std.shape != layers[-1][1].shape:
         raise PolicyError("policies with state-dependent exploration (use_sde) are not supported")
     return layers, log_std
+
+
+def _checkpoint_layer(arrays: Mapping[str, Array], prefix: str) -> tuple[Array, Array]:
+    weight, bias = arrays.get(f"{prefix}.weight"), arrays.get(f"{prefix}.bias")
+    if weight is None or bias is None or weight.ndim != 2 or bias.shape != weight.shape[:1]:
+        raise PolicyError(f"the checkpoint has no usable layer {prefix}: is it an MlpPolicy?")
+    return weight, bias
 
 
 def _refuse_extractors(names: Iterable[str]) -> None:

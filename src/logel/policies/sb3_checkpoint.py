@@ -13,6 +13,8 @@ import json
 import pickletools
 import warnings
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -45,8 +47,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Array]:
         FormatError: If the file is not such an archive, is absurdly large, or holds anything but
             tensors.
     """
-    file = Path(path)
-    with _Reading(file):
+    with _reading(path) as file:
         payload = _member(file, "policy.pth", MAX_BYTES)
         _check_tensor_archive(payload)
         with warnings.catch_warnings():
@@ -54,19 +55,23 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Array]:
             loaded = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
         if not isinstance(loaded, dict):
             raise ValueError("policy.pth holds no table of tensors")
-        total = 0
-        for name, value in loaded.items():
-            if not isinstance(name, str) or not isinstance(value, torch.Tensor):
-                raise ValueError(f"policy.pth holds {name!r}, which is not a tensor")
-            # A tensor may claim to be far larger than its storage (strides of 0).
-            total += value.numel() * value.element_size()
-            if total > MAX_BYTES:
-                raise ValueError(f"{name} makes the policy larger than {MAX_BYTES} bytes")
+        _check_tensors(loaded)
         arrays = {str(name): value.to(torch.float64).numpy() for name, value in loaded.items()}
         for name, array in arrays.items():
             if not np.isfinite(array).all():
                 raise ValueError(f"{name} is not finite")
     return arrays
+
+
+def _check_tensors(loaded: dict[Any, Any]) -> None:
+    total = 0
+    for name, value in loaded.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            raise ValueError(f"policy.pth holds {name!r}, which is not a tensor")
+        # A tensor may claim to be far larger than its storage (strides of 0).
+        total += value.numel() * value.element_size()
+        if total > MAX_BYTES:
+            raise ValueError(f"{name} makes the policy larger than {MAX_BYTES} bytes")
 
 
 def action_space_kind(path: str | PathLike[str]) -> str | None:
@@ -84,8 +89,7 @@ def recorded_gamma(path: str | PathLike[str]) -> float | None:
 
 def _facts(path: str | PathLike[str]) -> dict[str, Any]:
     """What the archive says in plain JSON; anything pickled in it stays text."""
-    file = Path(path)
-    with _Reading(file):
+    with _reading(path) as file:
         try:
             data = json.loads(_member(file, "data", _MAX_FACTS_BYTES))
         except KeyError:
@@ -93,23 +97,20 @@ def _facts(path: str | PathLike[str]) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-class _Reading:
+@contextmanager
+def _reading(path: str | PathLike[str]) -> Iterator[Path]:
     """Turns whatever goes wrong with a malformed file into one sentence naming the file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        if not self.path.is_file():
-            raise FormatError(f"{self.path} is not a file: give a checkpoint of Stable-Baselines3")
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, FormatError):
-            # zipfile, torch and the pickle scanner raise all kinds of errors on broken bytes.
-            reason = str(error).strip().split("\n")[0] or type(error).__name__
-            raise FormatError(
-                f"{self.path} is not a readable checkpoint of Stable-Baselines3: {reason}"
-            ) from None
+    file = Path(path)
+    if not file.is_file():
+        raise FormatError(f"{file} is not a file: give a checkpoint of Stable-Baselines3")
+    try:
+        yield file
+    except Exception as error:
+        # zipfile, torch and the pickle scanner raise all kinds of errors on broken bytes.
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise FormatError(
+            f"{file} is not a readable checkpoint of Stable-Baselines3: {reason}"
+        ) from None
 
 
 def _member(path: Path, name: str, limit: int) -> bytes:
@@ -129,12 +130,20 @@ def _check_tensor_archive(payload: bytes) -> None:
             raise ValueError("policy.pth unpacks to more than any policy needs")
         if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
             raise ValueError("policy.pth is compressed, which torch never does")
-        pickles = [info for info in infos if info.filename.endswith(".pkl")]
-        if len(pickles) != 1 or not pickles[0].filename.endswith("/data.pkl"):
-            raise ValueError("policy.pth must hold exactly one table of tensors")
-        if pickles[0].file_size > _MAX_PICKLE_BYTES:
-            raise ValueError("policy.pth has an absurdly large table of tensors")
-        code = archive.read(pickles[0])
+        _check_pickles(archive)
+
+
+def _check_pickles(archive: zipfile.ZipFile) -> None:
+    """Refuse more than one pickle, or one that names more than what rebuilds tensors."""
+    pickles = [info for info in archive.infolist() if info.filename.endswith(".pkl")]
+    if len(pickles) != 1 or not pickles[0].filename.endswith("/data.pkl"):
+        raise ValueError("policy.pth must hold exactly one table of tensors")
+    if pickles[0].file_size > _MAX_PICKLE_BYTES:
+        raise ValueError("policy.pth has an absurdly large table of tensors")
+    _check_pickle(archive.read(pickles[0]))
+
+
+def _check_pickle(code: bytes) -> None:
     for opcode, argument, _ in pickletools.genops(code):
         if opcode.name in _REFUSED_CODES:
             raise ValueError("policy.pth holds pickled objects, which are never loaded")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import scipy.special
 import torch
 from torch import Tensor
 
 from logel.data.stage import Stage
 from logel.errors import PolicyError
-from logel.policies.base import FeatureMap, Policy, kronecker_vjp, mapped, row_episode
+from logel.policies.base import Counted, Policy, ScoreRows, check_range
 from logel.policies.fisher import BlockFisher, DenseFisher, Fisher
+from logel.policies.layers import FeatureMap, Layers, LinearPolicy
 from logel.types import Array, Float
 
 
@@ -23,6 +26,11 @@ class SoftmaxPolicy(Policy):
     discrete_actions: ClassVar[bool] = True
     n_actions: int
 
+    @property
+    def worlds(self) -> tuple[str, ...]:
+        """The critic is averaged over all actions."""
+        return ("critic",)
+
     def check(self, stage: Stage) -> None:
         """Raise PolicyError, naming the episode, when a stage cannot come from this family."""
         super().check(stage)
@@ -30,13 +38,7 @@ class SoftmaxPolicy(Policy):
             raise PolicyError(
                 f"discrete actions must be flat, but have shape {stage.actions.shape}: use .ravel()"
             )
-        bad = (stage.actions < 0) | (stage.actions >= self.n_actions)
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise PolicyError(
-                f"episode {row_episode(stage, row)}, time {stage.times[row]}: action "
-                f"{stage.actions[row]} is outside 0..{self.n_actions - 1}"
-            )
+        check_range(stage, "action", stage.actions, self.n_actions)
 
     def prepare_actions(self, actions: Array) -> Tensor:
         """Actions as an integer tensor, shape (N,)."""
@@ -63,9 +65,52 @@ class SoftmaxPolicy(Policy):
         p = torch.softmax(outputs, dim=-1)
         return torch.diag_embed(p.sqrt()) - p[:, :, None] * p.sqrt()[:, None, :]
 
-    def logit_scores(self, logits: Tensor, actions: Tensor) -> Tensor:
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Entropy of every row's actions, shape (N,)."""
+        logits = torch.log_softmax(outputs, dim=-1)
+        return -(logits.exp() * logits).sum(dim=1)
+
+    def nodes(self, outputs: Tensor) -> Iterator[tuple[Float, Tensor]]:
+        """Every action with its probabilities."""
+        shares = torch.softmax(outputs, dim=1).cpu().numpy()
+        for a in range(self.n_actions):
+            yield shares[:, a], torch.full((len(shares),), a, device=outputs.device)
+
+    def action_numbers(self, actions: Tensor) -> Float:
+        """Indicators, shape (N, n_actions)."""
+        return np.eye(self.n_actions)[actions.cpu().numpy()]
+
+    def action_moments(self, outputs: Tensor) -> tuple[Float, Float]:
+        """Mean and deviation of the indicators, each (N, n_actions)."""
+        p = torch.softmax(outputs, dim=1).cpu().numpy()
+        return p, np.sqrt(p * (1 - p))
+
+    @property
+    def n_scores(self) -> int:
+        """Indicators of actions minus their probabilities; the last one follows from the others."""
+        return self.n_actions - 1
+
+    def output_rows(
+        self, outputs: Float, actions: Array, following: Float | None
+    ) -> tuple[ScoreRows, ScoreRows | None]:
+        """Scores w.r.t. logits; there are no deviations."""
+        p = scipy.special.softmax(outputs, axis=1)[:, :-1]
+        information = np.eye(self.n_scores) * p[:, None] - p[:, :, None] * p[:, None]
+        movement = np.zeros_like(p)
+        if following is not None:
+            # The log-ratio is the difference of logits up to a function of the state.
+            change = (following - following[:, -1:]) - (outputs - outputs[:, -1:])
+            movement = np.einsum("nab,nb->na", information, change[:, :-1])
+        return ScoreRows(np.eye(self.n_actions)[actions, :-1] - p, information, movement), None
+
+    def completed(self, theta: Tensor, values: Tensor) -> Tensor:
+        """Logits of all actions; the last one is 0 where it is missing."""
+        return torch.nn.functional.pad(values, (0, self.n_actions - values.shape[1]))
+
+    def output_scores(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor | None]:
         """Gradient of the log-probability w.r.t. the logits, shape (N, n_actions)."""
-        return torch.nn.functional.one_hot(actions, self.n_actions) - torch.softmax(logits, dim=-1)
+        taken = torch.nn.functional.one_hot(actions, self.n_actions)
+        return taken - torch.softmax(outputs, dim=-1), None
 
 
 @dataclass(frozen=True)
@@ -75,6 +120,7 @@ class TabularSoftmax(SoftmaxPolicy):
     theta is state-major: d = n_states * (n_actions - 1).
     """
 
+    convex: ClassVar[bool] = True
     n_states: int
     n_actions: int
     device: str = "cpu"
@@ -85,9 +131,14 @@ class TabularSoftmax(SoftmaxPolicy):
         return self.n_states * (self.n_actions - 1)
 
     @property
-    def convex(self) -> bool:
-        """Log-linear, hence convex."""
-        return True
+    def worlds(self) -> tuple[str, ...]:
+        """Observations are the numbers of states."""
+        return ("table",)
+
+    @property
+    def n_state_features(self) -> int:
+        """An indicator per state."""
+        return self.n_states
 
     @property
     def floats_per_step(self) -> int:
@@ -103,22 +154,30 @@ class TabularSoftmax(SoftmaxPolicy):
                 "TabularSoftmax needs one integer state per time, but observations have shape "
                 f"{signature.observation_shape}"
             )
-        bad = (stage.observations < 0) | (stage.observations >= self.n_states)
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise PolicyError(
-                f"episode {row_episode(stage, row)}, time {stage.times[row]}: state "
-                f"{stage.observations[row]} is outside 0..{self.n_states - 1}"
-            )
+        check_range(stage, "state", stage.observations, self.n_states)
 
     def prepare_observations(self, observations: Array) -> Tensor:
         """States as an integer tensor, shape (N,)."""
         return torch.tensor(np.asarray(observations), dtype=torch.int64, device=self.device)
 
+    def state_features(self, observations: Array) -> Float:
+        """Indicators, shape (N, n_states)."""
+        return np.eye(self.n_states)[np.asarray(observations)]
+
+    def counted(self, stage: Stage) -> Counted:
+        """The pairs of state and action that occur."""
+        self.check(stage)
+        counts = np.bincount(stage.observations * self.n_actions + stage.actions)
+        states, actions = np.divmod(np.flatnonzero(counts), self.n_actions)
+        return Counted(
+            self.prepare_observations(states),
+            self.prepare_actions(actions),
+            self.tensor(counts[counts > 0]),
+        )
+
     def table(self, theta: Tensor) -> Tensor:
         """Logits of all states, shape (n_states, n_actions)."""
-        free = theta.reshape(self.n_states, self.n_actions - 1)
-        return torch.cat([free, torch.zeros_like(free[:, :1])], dim=1)
+        return self.completed(theta, theta.reshape(self.n_states, self.n_actions - 1))
 
     def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
         """Logits, shape (N, n_actions)."""
@@ -126,12 +185,9 @@ class TabularSoftmax(SoftmaxPolicy):
 
     def scores(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
         """Gradient of each row's log-probability, shape (N, d)."""
-        rows = torch.zeros(
-            len(actions), self.n_states, self.n_actions - 1, dtype=theta.dtype, device=self.device
-        )
-        index = torch.arange(len(actions), device=self.device)
-        logits = self.outputs(theta, observations)
-        rows[index, observations] = self.logit_scores(logits, actions)[:, :-1]
+        rows = theta.new_zeros(len(actions), self.n_states, self.n_actions - 1)
+        scores, _ = self.output_scores(self.outputs(theta, observations), actions)
+        rows[torch.arange(len(actions), device=self.device), observations] = scores[:, :-1]
         return rows.reshape(len(actions), -1)
 
     def vjp(
@@ -139,7 +195,7 @@ class TabularSoftmax(SoftmaxPolicy):
     ) -> Tensor:
         """Sum over rows of score (x) cotangent, shape (d, q), scattered into the table."""
         q = cotangents.shape[1]
-        sums = torch.zeros(self.n_states * self.n_actions, q, dtype=theta.dtype, device=self.device)
+        sums = theta.new_zeros(self.n_states * self.n_actions, q)
         sums.index_add_(0, observations * self.n_actions + actions, cotangents)
         taken = sums.reshape(self.n_states, self.n_actions, q)
         p = torch.softmax(self.table(theta), dim=-1)
@@ -155,7 +211,7 @@ class TabularSoftmax(SoftmaxPolicy):
 
 
 @dataclass(frozen=True)
-class LinearSoftmax(SoftmaxPolicy):
+class LinearSoftmax(LinearPolicy, SoftmaxPolicy):
     """Logits linear in state features; the last action's logit is fixed at 0.
 
     theta is feature-major: d = n_features * (n_actions - 1), entry f * (n_actions - 1) + a.
@@ -175,38 +231,22 @@ class LinearSoftmax(SoftmaxPolicy):
     @property
     def n_parameters(self) -> int:
         """Number d of parameters."""
-        return self.n_features * (self.n_actions - 1)
+        return self.layers.n_parameters
 
     @property
-    def convex(self) -> bool:
-        """Log-linear, hence convex."""
-        return True
+    def worlds(self) -> tuple[str, ...]:
+        """A table of the different observations, or else the critic."""
+        return ("distinct", "critic")
 
     @property
     def floats_per_step(self) -> int:
         """The products of scores and cotangents are formed row by row."""
         return self.n_features + 3 * self.n_actions
 
-    def prepare_observations(self, observations: Array) -> Tensor:
-        """State features, shape (N, n_features)."""
-        return self.tensor(mapped(self.feature_map, observations, self.n_features))
-
-    def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
-        """Logits, shape (N, n_actions)."""
-        free = observations @ theta.reshape(self.n_features, self.n_actions - 1)
-        return torch.cat([free, torch.zeros_like(free[:, :1])], dim=1)
-
-    def scores(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
-        """Gradient of each row's log-probability, shape (N, d)."""
-        inner = self.logit_scores(self.outputs(theta, observations), actions)[:, :-1]
-        return (observations[:, :, None] * inner[:, None, :]).reshape(len(actions), -1)
-
-    def vjp(
-        self, theta: Tensor, observations: Tensor, actions: Tensor, cotangents: Tensor
-    ) -> Tensor:
-        """Sum over rows of score (x) cotangent, shape (d, q)."""
-        inner = self.logit_scores(self.outputs(theta, observations), actions)[:, :-1]
-        return kronecker_vjp(observations, inner, cotangents)
+    @property
+    def layers(self) -> Layers:
+        """One layer, to all logits but the last."""
+        return Layers((self.n_features, self.n_actions - 1), inputs_first=True)
 
     def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
         """Information about theta, dense."""

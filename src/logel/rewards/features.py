@@ -20,6 +20,9 @@ from logel.data.stage import Stage
 from logel.errors import OptionError
 from logel.types import Array, Float
 
+Rows = Sequence[Any] | Array
+Infos = Sequence[dict[str, Any]]
+
 
 class RewardFeatures(Protocol):
     """Anything that computes named features of transitions, vectorised over rows."""
@@ -27,11 +30,9 @@ class RewardFeatures(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """One name per feature."""
-        ...
 
     def __call__(self, observations: Array, actions: Array, next_observations: Array, /) -> Float:
         """Features, shape (N, q), of N transitions."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,9 +133,8 @@ class Concatenate:
 
     def __call__(self, observations: Array, actions: Array, next_observations: Array, /) -> Float:
         """Features, shape (N, q), of N transitions."""
-        return np.concatenate(
-            [part(observations, actions, next_observations) for part in self.parts], axis=1
-        )
+        tables = [part(observations, actions, next_observations) for part in self.parts]
+        return np.concatenate(tables, axis=1)
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class StepFeatures:
 
     function: Callable[[Any, Any, Any, dict[str, Any]], npt.ArrayLike]
     names: tuple[str, ...]
-    batch: Callable[[Array, Array, Array, Sequence[dict[str, Any]]], npt.ArrayLike] | None = None
+    batch: Callable[[Array, Array, Array, Infos], npt.ArrayLike] | None = None
 
     def __call__(
         self, observation: Any, action: Any, next_observation: Any, info: dict[str, Any], /
@@ -165,18 +165,13 @@ class StepFeatures:
             )
         return values
 
-    def rows(
-        self,
-        observations: Array,
-        actions: Array,
-        next_observations: Array,
-        infos: Sequence[dict[str, Any]],
-    ) -> Float:
-        """Features of N steps, shape (N, q)."""
+    def rows(self, before: Rows, actions: Rows, after: Rows, infos: Infos) -> Float:
+        """Features of N steps, shape (N, q), from what was observed before and after each."""
         if self.batch is None:
-            steps = zip(observations, actions, next_observations, infos, strict=True)
+            steps = zip(before, actions, after, infos, strict=True)
             return np.array([self(*step) for step in steps])
-        values = np.asarray(self.batch(observations, actions, next_observations, infos))
+        arrays = np.asarray(before), np.asarray(actions), np.asarray(after)
+        values = np.asarray(self.batch(*arrays, infos))
         if values.shape != (len(infos), len(self.names)):
             raise OptionError(
                 f"the feature function must return {len(self.names)} numbers for each of "
@@ -187,11 +182,10 @@ class StepFeatures:
 
 def feature_names(history: LearningHistory, features: Any, n_features: int) -> tuple[str, ...]:
     """Names from the callable, else from the history, else numbered."""
-    names = getattr(features, "names", None)
-    if names is None and history.feature_names is not None:
-        # A bare callable takes the history's names if they can be its own.
-        fits = features is None or len(history.feature_names) == n_features
-        names = history.feature_names if fits else None
+    names, recorded = getattr(features, "names", None), history.feature_names
+    # A bare callable takes the history's names if they can be its own.
+    if names is None and recorded and (features is None or len(recorded) == n_features):
+        names = recorded
     if names is None:
         return tuple(f"feature {j}" for j in range(n_features))
     if len(names) != n_features:

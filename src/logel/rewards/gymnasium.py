@@ -1,22 +1,17 @@
-"""Reward features of single steps: how an environment reports what a reward may be made of.
+"""Environments that tell the features of their steps, or pay a recovered reward.
 
-Write one function of `(observation, action, next_observation, info)` that returns a vector, name
-its entries, and wrap the environment:
-
-    def effort_and_speed(observation, action, next_observation, info):
-        return [np.square(action).sum(), info["x_velocity"]]
-
-    features = StepFeatures(effort_and_speed, ("effort", "speed"))
+    features = StepFeatures(lambda o, a, n, info: [info["x_velocity"]], ("speed",))
     env = with_features(gymnasium.make("HalfCheetah-v5"), features)
 
 Every step's `info["features"]` then holds the vector; the recorder writes it down, and
-`LinearReward(weights)` pays it. The recorder and `LinearReward` also take the features themselves,
-for environments that are not wrapped. Features that need no `info` are better written as
-`logel.rewards.features.RewardFeatures`, which work on many transitions at once.
+`LinearReward(weights)` pays it. Both also take the features themselves, for environments that are
+not wrapped.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, SupportsFloat
 
 import gymnasium
@@ -25,31 +20,60 @@ from gymnasium.utils import RecordConstructorArgs
 
 from logel.rewards.features import StepFeatures
 
+Outcome = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 
-class FeatureWrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+
+class _Remembering(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """Keeps the observation before each step, which the environment does not hand out again."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], **arguments: Any) -> None:
+        # Recorded so that Gymnasium can build the wrapped environment again from its spec.
+        RecordConstructorArgs.__init__(self, **arguments)
+        gymnasium.Wrapper.__init__(self, env)
+        self._observation: Any = None
+        self._facts: dict[str, Any] = {}
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(**kwargs)
+        # A copy: environments may hand out one array and overwrite it in the next step.
+        self._observation = np.array(observation)
+        return observation, {**info, **self._facts}
+
+    def step(self, action: Any) -> Outcome:
+        outcome = self._told(action, self.env.step(action))
+        self._observation = np.array(outcome[0])
+        return outcome
+
+    @abstractmethod
+    def _told(self, action: Any, outcome: Outcome) -> Outcome:
+        """What the wrapper makes of a step."""
+
+
+class FeatureWrapper(_Remembering):
     """Reports each step's reward features in `info["features"]`; changes nothing else."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], features: StepFeatures) -> None:
-        RecordConstructorArgs.__init__(self, features=features)
-        gymnasium.Wrapper.__init__(self, env)
+        super().__init__(env, features=features)
         self.features = features
-        self._observation: Any = None
+        self._facts = {"feature_names": features.names}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset, remembering the first observation and telling the features' names."""
-        observation, info = self.env.reset(seed=seed, options=options)
-        # A copy: environments may hand out one array and overwrite it in the next step.
-        self._observation = np.array(observation)
-        return observation, {**info, "feature_names": self.features.names}
+    def _told(self, action: Any, outcome: Outcome) -> Outcome:
+        info = outcome[-1]
+        info["features"] = self.features(self._observation, action, outcome[0], info)
+        return outcome
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """One step, with its features."""
-        following, reward, terminated, truncated, info = self.env.step(action)
-        info["features"] = self.features(self._observation, action, following, info)
-        self._observation = np.array(following)
-        return following, reward, terminated, truncated, info
+
+class RewardReplacement(_Remembering):
+    """Pays a reward of N steps (see `LinearReward.of_steps`) instead of the environment's own."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], reward: Callable[..., Any]) -> None:
+        super().__init__(env, reward=reward)
+        self.reward = reward
+
+    def _told(self, action: Any, outcome: Outcome) -> Outcome:
+        following, true, terminated, truncated, info = outcome
+        paid = float(self.reward([self._observation], [action], [following], [info])[0])
+        return following, paid, terminated, truncated, {**info, "true_reward": true}
 
 
 def with_features(env: gymnasium.Env[Any, Any], features: StepFeatures) -> FeatureWrapper:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, SupportsFloat
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.utils import RecordConstructorArgs
 
 from logel.errors import OptionError
-from logel.inference.estimate import RewardEstimate
-from logel.rewards.features import StepFeatures
+from logel.rewards.features import Infos, Rows, StepFeatures
+from logel.rewards.gymnasium import RewardReplacement
 from logel.types import Array, FeatureFunction, Float
+
+
+class Weighted(Protocol):
+    """Whatever found the weights of a reward, such as a `RewardEstimate`."""
+
+    @property
+    def weights(self) -> Float:
+        """Shape (q,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +46,7 @@ class LinearReward:
 
     @classmethod
     def from_estimate(
-        cls, estimate: RewardEstimate, features: FeatureFunction | StepFeatures | None = None
+        cls, estimate: Weighted, features: FeatureFunction | StepFeatures | None = None
     ) -> LinearReward:
         """The reward an estimate stands for."""
         return cls(estimate.weights, features)
@@ -52,8 +59,7 @@ class LinearReward:
             raise OptionError(
                 "this reward looks at each step's info: wrap an environment with it instead"
             )
-        table = np.asarray(self.features(observations, actions, next_observations), dtype=float)
-        return self.from_features(table)
+        return self.from_features(self.features(observations, actions, next_observations))
 
     def from_features(self, features: npt.ArrayLike) -> Float:
         """Rewards from features, shape (N,) for (N, q)."""
@@ -64,44 +70,19 @@ class LinearReward:
             )
         return np.asarray(table @ self.weights)
 
+    def of_steps(self, before: Rows, actions: Rows, after: Rows, infos: Infos) -> Float:
+        """Rewards of N steps of environments, shape (N,); `infos` may hold their features."""
+        if self.features is None:
+            if any("features" not in info for info in infos):
+                raise OptionError(
+                    'the environment reports no info["features"]: give a feature function, or '
+                    "wrap the environment with with_features"
+                )
+            return self.from_features([info["features"] for info in infos])
+        if isinstance(self.features, StepFeatures):
+            return self.from_features(self.features.rows(before, actions, after, infos))
+        return self(*(np.asarray(part) for part in (before, actions, after)))
+
     def wrap(self, env: gymnasium.Env[Any, Any]) -> RewardReplacement:
         """An environment that pays this reward; the true one is kept in `info["true_reward"]`."""
-        return RewardReplacement(env, self)
-
-
-class RewardReplacement(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Pays a `LinearReward` instead of the environment's own reward."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any], reward: LinearReward) -> None:
-        # Recorded so that Gymnasium can build the wrapped environment again from its spec.
-        RecordConstructorArgs.__init__(self, reward=reward)
-        gymnasium.Wrapper.__init__(self, env)
-        self.reward = reward
-        self._observation: Any = None
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset, remembering the first observation."""
-        observation, info = self.env.reset(seed=seed, options=options)
-        # A copy: environments may hand out one array and overwrite it in the next step.
-        self._observation = np.array(observation)
-        return observation, info
-
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """One step, paid by the replacement."""
-        following, true_reward, terminated, truncated, info = self.env.step(action)
-        if self.reward.features is None:
-            if "features" not in info:
-                raise OptionError(
-                    'the environment reports no info["features"]: give a feature function'
-                )
-            paid = float(self.reward.from_features(info["features"]))
-        elif isinstance(self.reward.features, StepFeatures):
-            values = self.reward.features(self._observation, action, following, info)
-            paid = float(self.reward.from_features(values))
-        else:
-            batch = (np.asarray(x)[None] for x in (self._observation, action, following))
-            paid = float(self.reward(*batch)[0])
-        self._observation = np.array(following)
-        return following, paid, terminated, truncated, {**info, "true_reward": true_reward}
+        return RewardReplacement(env, self.of_steps)

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.errors import MissingExtraError, OptionError
-from logel.rewards.features import StepFeatures
 from logel.rewards.linear import LinearReward
 from logel.types import Array, Float
 
@@ -49,11 +48,9 @@ class VecRewardReplacement(VecEnvWrapper):
             )
         super().__init__(venv)
         self.reward = reward
-        self._reported = isinstance(reward, LinearReward) and reward.features is None
-        self._observations = np.zeros(0)
-        self._actions = np.zeros(0)
-        self._returns = np.zeros(self.num_envs)
-        self._paid = np.zeros(self.num_envs)
+        self._observations = self._actions = np.zeros(0)
+        # Sums since each episode began: of true rewards, and of what was paid.
+        self._returns = np.zeros((2, self.num_envs))
 
     def reset(self) -> Array:
         """Reset all environments."""
@@ -61,7 +58,6 @@ class VecRewardReplacement(VecEnvWrapper):
         assert isinstance(observations, np.ndarray)
         self._observations = observations.copy()
         self._returns[:] = 0.0
-        self._paid[:] = 0.0
         return observations
 
     def step_async(self, actions: Array) -> None:
@@ -74,36 +70,22 @@ class VecRewardReplacement(VecEnvWrapper):
         observations, true, dones, infos = self.venv.step_wait()
         assert isinstance(observations, np.ndarray)
         paid = self._pay(observations, dones, infos)
-        self._returns += true
-        self._paid += paid
+        self._returns += true, paid
         for i, info in enumerate(infos):
             info["true_reward"] = float(true[i])
             if dones[i]:
-                info["true_return"] = float(self._returns[i])
-                info["learned_return"] = float(self._paid[i])
-        self._returns[dones] = self._paid[dones] = 0.0
+                info["true_return"], info["learned_return"] = self._returns[:, i].tolist()
+        self._returns[:, dones] = 0.0
         self._observations = observations.copy()
         return observations, paid.astype(np.float32), dones, infos
 
     def _pay(self, observations: Array, dones: Array, infos: list[dict[str, Any]]) -> Float:
-        if self._reported:
-            assert isinstance(self.reward, LinearReward)
-            if any("features" not in info for info in infos):
-                raise OptionError(
-                    'the environment reports no info["features"]: give the reward a feature '
-                    "function, or wrap the environments with with_features"
-                )
-            return self.reward.from_features([info["features"] for info in infos])
-        following = observations
-        if dones.any():
-            following = observations.copy()
-            for i in np.flatnonzero(dones):
-                following[i] = infos[i]["terminal_observation"]
-        before, reward = self._observations, self.reward
-        if isinstance(reward, LinearReward) and isinstance(reward.features, StepFeatures):
-            rows = reward.features.rows(before, self._actions, following, infos)
-            return reward.from_features(rows)
-        paid = np.asarray(reward(before, self._actions, following), dtype=float)
+        following = observations.copy()
+        for i in np.flatnonzero(dones):
+            following[i] = infos[i]["terminal_observation"]
+        if isinstance(self.reward, LinearReward):
+            return self.reward.of_steps(self._observations, self._actions, following, infos)
+        paid = np.asarray(self.reward(self._observations, self._actions, following), dtype=float)
         if paid.shape != (self.num_envs,):
             raise OptionError(
                 f"the reward must give one number for each of {self.num_envs} transitions, but "
@@ -114,15 +96,12 @@ class VecRewardReplacement(VecEnvWrapper):
 
 @dataclass(frozen=True, eq=False)
 class NormalisedReward:
-    """A reward of normalised observations, fed with an environment's own.
-
-    Rewards that were learnt from recorded observations (T-REX, LfL) expect them as the learner's
-    policy saw them. This puts the normaliser of one recorded stage in front of them.
+    """A reward learnt from normalised observations (T-REX, LfL), fed with an environment's own.
 
     Attributes:
         reward: Maps normalised (observations, actions, next_observations) to (N,).
         mean: Of the observations, shape (...).
-        variance: Of the observations, shape (...).
+        variance: Likewise.
         epsilon: Added to the variance.
         clip: Largest absolute value after normalisation.
     """
@@ -137,23 +116,19 @@ class NormalisedReward:
     def from_notes(cls, reward: TransitionReward, notes: Mapping[str, Any]) -> NormalisedReward:
         """With the statistics in the notes of a recorded stage, usually `history.notes[-1]`."""
         try:
-            return cls(
-                reward,
-                np.asarray(notes["observation_mean"], dtype=float),
-                np.asarray(notes["observation_var"], dtype=float),
-                float(notes["observation_epsilon"]),
-                float(notes["observation_clip"]),
-            )
+            mean, variance = (np.array(notes[f"observation_{k}"], float) for k in ("mean", "var"))
+            epsilon, clip = (float(notes[f"observation_{k}"]) for k in ("epsilon", "clip"))
         except (KeyError, TypeError, ValueError):
             raise OptionError(
                 "the stage's notes do not say how observations were normalised"
             ) from None
+        return cls(reward, mean, variance, epsilon, clip)
 
     def __call__(self, observations: Array, actions: Array, next_observations: Array) -> Float:
         """Rewards of N transitions, shape (N,)."""
-        values = self.reward(self._seen(observations), actions, self._seen(next_observations))
-        return np.asarray(values, dtype=float)
-
-    def _seen(self, observations: Array) -> Array:
-        scaled = (observations - self.mean) / np.sqrt(self.variance + self.epsilon)
-        return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
+        deviation = np.sqrt(self.variance + self.epsilon)
+        before, after = (
+            np.clip((part - self.mean) / deviation, -self.clip, self.clip).astype(np.float32)
+            for part in (observations, next_observations)
+        )
+        return np.asarray(self.reward(before, actions, after), dtype=float)

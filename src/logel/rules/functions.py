@@ -23,13 +23,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import scipy.linalg
 import torch
 
 from logel.data.stage import Stage
-from logel.errors import Choice, OptionError, PolicyError
-from logel.policies.base import Policy
-from logel.policies.gaussian import GaussianPolicy, LinearGaussian
-from logel.policies.softmax import LinearSoftmax, SoftmaxPolicy, TabularSoftmax
+from logel.errors import Choice, OptionError
+from logel.policies.base import Policy, ScoreRows
 from logel.types import Array, Float
 from logel.worlds.critic import (
     CriticSums,
@@ -86,12 +85,7 @@ class Basis:
     ) -> Basis:
         """Settle AUTO, and refuse families and widths that cannot be served."""
         states = StateFeatures(states)
-        if not isinstance(policy, SoftmaxPolicy | GaussianPolicy):
-            raise PolicyError(
-                f"{type(policy).__name__} is neither a softmax nor a Gaussian family: mirror "
-                "descent needs the scores of one of them"
-            )
-        linear = isinstance(policy, TabularSoftmax | LinearSoftmax | LinearGaussian)
+        linear = policy.n_state_features is not None
         if states is StateFeatures.FAMILY and not linear:
             raise OptionError(
                 f"{type(policy).__name__} is not linear in any state features: choose 'linear' or "
@@ -108,36 +102,23 @@ class Basis:
         return basis
 
     @property
-    def n_scores(self) -> int:
-        """Action scores that are multiplied by state features."""
-        if isinstance(self.policy, SoftmaxPolicy):
-            return self.policy.n_actions - 1
-        assert isinstance(self.policy, GaussianPolicy)
-        return self.policy.action_dim
-
-    @property
     def width(self) -> int:
         """Number k of functions."""
-        extra = self.n_scores if self.deviations and isinstance(self.policy, GaussianPolicy) else 0
-        return self.n_state_features * self.n_scores + extra
+        # Deviations, where a family has any, are one score per action dimension for all states.
+        apart = self.deviations and not self.policy.discrete_actions
+        return (self.n_state_features + apart) * self.policy.n_scores
 
     @property
     def n_state_features(self) -> int:
         """Number of state features."""
         if self.states is StateFeatures.FAMILY:
-            if isinstance(self.policy, TabularSoftmax):
-                return self.policy.n_states
-            assert isinstance(self.policy, LinearSoftmax | LinearGaussian)
-            return self.policy.n_features
+            return self.policy.n_state_features or 0
         return 1 + len(self.scale.mean) * (2 if self.states is StateFeatures.QUADRATIC else 1)
 
     def state_features(self, observations: Array) -> Float:
         """Shape (N, f)."""
-        prepared = self.policy.prepare_observations(observations)
         if self.states is StateFeatures.FAMILY:
-            if isinstance(self.policy, TabularSoftmax):
-                return np.eye(self.policy.n_states)[prepared.cpu().numpy()]
-            return np.asarray(prepared.cpu().numpy())
+            return self.policy.state_features(observations)
         z = self.scale.coordinates(observations)
         parts = [np.ones((len(z), 1)), z]
         return np.concatenate(
@@ -182,81 +163,40 @@ def basis_rows(
     f = basis.state_features(observations)
     weights = np.ones(len(f)) if row_weights is None else row_weights
     prepared = policy.prepare_observations(observations)
-    taken = policy.prepare_actions(actions)
     with torch.no_grad():
-        now = policy.outputs(policy.tensor(parameters), prepared)
-        after = None
-        if following is not None:
-            after = policy.outputs(policy.tensor(following), prepared).cpu().numpy()
-    outputs, taken_array = now.cpu().numpy(), taken.cpu().numpy()
-    if isinstance(policy, SoftmaxPolicy):
-        return _softmax_rows(f, weights, outputs, after, taken_array)
-    return _gaussian_rows(f, weights, outputs, after, taken_array, deviations=basis.deviations)
-
-
-def _softmax_rows(
-    f: Float, weights: Float, logits: Float, after: Float | None, actions: Array
-) -> BasisRows:
-    p = np.exp(logits - logits.max(axis=1, keepdims=True))
-    p /= p.sum(axis=1, keepdims=True)
-    n, n_scores, weighted = len(f), p.shape[1] - 1, weights[:, None] * f
-    scores = -p[:, :-1]
-    inside = np.flatnonzero(actions < n_scores)
-    scores[inside, actions[inside]] += 1.0
-    information = -p[:, :-1, None] * p[:, None, :-1]
-    diagonal = np.arange(n_scores)
-    information[:, diagonal, diagonal] += p[:, :-1]
-    gram = np.empty((f.shape[1], n_scores, f.shape[1], n_scores))
-    for a in range(n_scores):
-        for b in range(a + 1):
-            block = weighted.T @ (information[:, a, b, None] * f)
-            gram[:, a, :, b] = block
-            gram[:, b, :, a] = block.T
-    movement = np.zeros(f.shape[1] * n_scores)
-    if after is not None:
-        # The log-ratio is the difference of logits up to a function of the state.
-        change = (after - after[:, -1:]) - (logits - logits[:, -1:])
-        pushed = np.einsum("nab,nb->na", information, change[:, :-1])
-        movement = (weighted.T @ pushed).reshape(-1)
-    values = (f[:, :, None] * scores[:, None, :]).reshape(n, -1)
-    return BasisRows(values, gram.reshape(len(movement), -1), movement)
-
-
-def _gaussian_rows(
-    f: Float,
-    weights: Float,
-    outputs: Float,
-    after: Float | None,
-    actions: Array,
-    *,
-    deviations: bool,
-) -> BasisRows:
-    means, log_std = np.split(outputs, 2, axis=1)
-    n, n_scores = means.shape
-    weighted = weights[:, None] * f
-    z = (actions.reshape(n, n_scores) - means) * np.exp(-log_std)
-    values = (f[:, :, None] * z[:, None, :]).reshape(n, -1)
-    gram = np.asarray(np.kron(weighted.T @ f, np.eye(n_scores)), dtype=float)
-    movement = np.zeros(values.shape[1])
-    sharpened = np.zeros(n_scores)
-    if after is not None:
-        new_means, new_log_std = np.split(after, 2, axis=1)
-        # With r the ratio of deviations and d the shift of the mean in deviations, the log-ratio
-        # is -r^2 (z - d)^2 / 2 + z^2 / 2: r^2 d times z plus (1 - r^2) / 2 times z^2 - 1.
-        squared = np.exp(2 * (log_std - new_log_std))
-        shift = squared * (new_means - means) * np.exp(-log_std)
-        movement = (weighted.T @ shift).reshape(-1)
-        sharpened = weights @ (1 - squared)
-    if not deviations:
-        return BasisRows(values, gram, movement)
-    total = float(weights.sum())
-    corner = np.zeros((len(gram), n_scores))
-    below = np.concatenate([corner.T, 2 * total * np.eye(n_scores)], axis=1)
+        now, after = (
+            None if theta is None else policy.outputs(policy.tensor(theta), prepared).cpu().numpy()
+            for theta in (parameters, following)
+        )
+    assert now is not None
+    scores, spread = policy.output_rows(now, policy.prepare_actions(actions).cpu().numpy(), after)
+    rows = _products(f, weights, scores)
+    if spread is None or not basis.deviations:
+        return rows
+    # z and z^2 - 1 do not correlate, so the two parts of the basis do not either.
+    apart = _products(np.ones((len(f), 1)), weights, spread)
     return BasisRows(
-        np.concatenate([values, z**2 - 1], axis=1),
-        np.concatenate([np.concatenate([gram, corner], axis=1), below]),
-        np.concatenate([movement, sharpened]),
+        np.concatenate([rows.values, apart.values], axis=1),
+        np.asarray(scipy.linalg.block_diag(rows.gram, apart.gram)),
+        np.concatenate([rows.movement, apart.movement]),
     )
+
+
+def _products(f: Float, weights: Float, scores: ScoreRows) -> BasisRows:
+    """Every state feature times every score."""
+    (n, width), k, weighted = f.shape, scores.values.shape[1], weights[:, None] * f
+    values = (f[:, :, None] * scores.values[:, None, :]).reshape(n, -1)
+    movement = (weighted.T @ scores.movement).reshape(-1)
+    if scores.information.ndim == 1:
+        gram = np.asarray(np.kron(weighted.T @ f, np.diag(scores.information)), dtype=float)
+        return BasisRows(values, gram, movement)
+    blocks = np.empty((width, k, width, k))
+    for a in range(k):
+        for b in range(a + 1):
+            block = weighted.T @ (scores.information[:, a, b, None] * f)
+            blocks[:, a, :, b] = block
+            blocks[:, b, :, a] = block.T
+    return BasisRows(values, blocks.reshape(len(movement), -1), movement)
 
 
 @dataclass(frozen=True, eq=False)

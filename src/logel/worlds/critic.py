@@ -101,17 +101,16 @@ def pooled(stages: list[CriticSums], pool: float) -> list[CriticSums]:
     """
     result = []
     borrowed = _BORROWED_ROWS * stages[0].system.shape[1]
-    for t in range(len(stages)):
-        weights = [
-            1.0 if s == t else pool ** abs(t - s) * min(1.0, borrowed / other.n_rows)
-            for s, other in enumerate(stages)
-        ]
-        used = [(w, other) for w, other in zip(weights, stages, strict=True) if w > 1e-6]
+    lent = np.minimum(1.0, borrowed / np.array([stage.n_rows for stage in stages]))
+    for t, stage in enumerate(stages):
+        weights = lent * float(pool) ** np.abs(t - np.arange(len(stages)))
+        weights[t] = 1.0
+        # Stages so far away that they lend nothing would only cost time, or groups.
+        used = [(weights[s], stages[s]) for s in np.flatnonzero(weights > 1e-6)]
         n_groups = min(len(other.system) for _, other in used)
-        parts = [(w, _merge(o.system, n_groups), _merge(o.target, n_groups)) for w, o in used]
-        system = np.sum([w * a for w, a, _ in parts], axis=0)
-        target = np.sum([w * b for w, _, b in parts], axis=0)
-        result.append(CriticSums(system, target, stages[t].n_rows))
+        system = np.sum([w * _merge(other.system, n_groups) for w, other in used], axis=0)
+        target = np.sum([w * _merge(other.target, n_groups) for w, other in used], axis=0)
+        result.append(CriticSums(system, target, stage.n_rows))
     return result
 
 

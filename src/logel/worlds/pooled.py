@@ -14,9 +14,8 @@ returns say by how much, and as much of that correction is applied as stands out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 import numpy as np
@@ -26,16 +25,13 @@ from torch import Tensor
 from logel.data.stage import Stage
 from logel.errors import HistoryError, OptionError
 from logel.policies.base import Policy
-from logel.policies.gaussian import GaussianPolicy
-from logel.policies.softmax import SoftmaxPolicy
 from logel.types import Array, Float
 from logel.worlds.base import N_GROUPS, Landscape, Observation, natural_of
 from logel.worlds.own_episodes import features_to_go
 
 # Observation (and action) coordinates up to which all products of two enter the basis.
 _MOST_CROSSED = 10
-# Action dimensions up to which three quadrature nodes each are affordable.
-_MOST_QUADRATURE = 3
+# Of the mean square of a basis function: enough to invert the Gram matrix, too little to bias it.
 _RIDGE = 1e-6
 
 
@@ -70,6 +66,24 @@ class _Rows:
     to_go: Float
     group: Array
     n_episodes: Float
+
+    def take(self, rows: Array) -> _Rows:
+        """Some of the rows, given by a mask (N,)."""
+        device = self.observations.device
+        picked = {}
+        for name in (field.name for field in fields(self) if field.name != "n_episodes"):
+            values = getattr(self, name)
+            tensor = isinstance(values, Tensor)
+            picked[name] = values[torch.as_tensor(rows, device=device) if tensor else rows]
+        return replace(self, **picked)
+
+    def without(self, group: int | None) -> _Rows:
+        """The stage as if a group of episodes had never been seen."""
+        if group is None:
+            return self
+        n_episodes = self.n_episodes.copy()
+        n_episodes[group] = 0
+        return replace(self.take(self.group != group), n_episodes=n_episodes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,22 +184,21 @@ class SampledWorld:
             states: Shape (m, d) or longer.
             without: Group of episodes to leave out of everything but the likelihood.
         """
-        critic = _Critic(self, without=without)
-        plain, own, noise_of_own = [], [], 0.0
-        fisher, noise = [], []
+        seen = [rows.without(without) for rows in self.rows]
+        critic = _Critic(self, seen)
+        plain, own, fisher, noise = [], [], [], []
+        noise_of_own = 0.0
         left = np.cumsum((self.gamma ** np.arange(self.horizon))[::-1])[::-1]
-        for rows, state in zip(self.rows[: len(states)], states, strict=False):
+        for rows, state in zip(seen[: len(states)], states, strict=False):
             theta = self.policy.tensor(state)
-            used = np.ones(len(rows.times), bool) if without is None else rows.group != without
-            jacobian, correction, error = self._jacobian(critic, rows, theta, used)
-            plain.append(jacobian)
+            # Values of those with as many times to go as each row has, shape (N, k, q).
+            values = critic.values(theta)[self.horizon - 1 - rows.times]
+            plain.append(self._jacobian(rows, theta, values))
+            correction, error = self._correction(rows, theta, values)
             own.append(correction)
             noise_of_own += error
-            n = rows.n_episodes.sum()
-            discounts = self.policy.tensor(self.gamma**rows.times)
-            fisher.append(self.policy.fisher(theta, rows.observations, discounts).dense() / n)
-            left_over = self.policy.tensor((left[rows.times] / left[0]) ** 2)
-            noise.append(self.policy.fisher(theta, rows.observations, left_over).dense() / n)
+            fisher.append(self._information(rows, theta, self.gamma**rows.times))
+            noise.append(self._information(rows, theta, (left[rows.times] / left[0]) ** 2))
         residual = np.stack(own)
         share = max(0.0, 1 - 2 * noise_of_own / max(float((residual**2).sum()), 1e-300))
         return replace(
@@ -195,43 +208,46 @@ class SampledWorld:
             correction=share,
         )
 
-    def _jacobian(
-        self, critic: _Critic, rows: _Rows, theta: Tensor, used: Array
-    ) -> tuple[Float, Float, float]:
-        """The critic's Jacobian, (d, q), its correction by own returns, and that one's noise."""
-        values = critic.values(theta)
-        counts = rows.n_episodes if used.all() else rows.n_episodes.copy()
-        if not used.all():
-            counts[rows.group[~used][0]] = 0
-        n = counts.sum()
-        index = np.flatnonzero(used)
-        discount = self.gamma ** rows.times[index]
-        remaining = values[self.horizon - 1 - rows.times[index]]
+    def _information(self, rows: _Rows, theta: Tensor, weights: Float) -> Float:
+        """Fisher information of an episode, its rows weighted, shape (d, d)."""
+        counts = self.policy.tensor(weights)
+        return self.policy.fisher(theta, rows.observations, counts).dense() / rows.n_episodes.sum()
+
+    def _jacobian(self, rows: _Rows, theta: Tensor, values: Float) -> Float:
+        """The critic's Jacobian, shape (d, q), averaged over all actions in the states visited."""
         total = np.zeros((self.n_parameters, self.n_features))
-        pick = torch.as_tensor(index, device=theta.device)
-        observations = rows.observations[pick]
-        for weight, actions in _nodes(self.policy, theta, observations):
-            raw_actions = _numbers(self.policy, actions)
-            functions = self.basis(rows.raw[index], raw_actions)
-            q_values = np.einsum("nk,nkq->nq", functions, remaining)
-            cotangents = self.policy.tensor((weight * discount)[:, None] * q_values)
-            total += self.policy.vjp(theta, observations, actions, cotangents).cpu().numpy()
-        taken = rows.actions[pick]
-        functions = self.basis(rows.raw[index], _numbers(self.policy, taken))
-        error = rows.to_go[index] - np.einsum("nk,nkq->nq", functions, remaining)
+        outputs = self.policy.outputs(theta, rows.observations).detach()
+        for weight, actions in self.policy.nodes(outputs):
+            functions = self.basis(rows.raw, self.policy.action_numbers(actions))
+            q_values = np.einsum("nk,nkq->nq", functions, values)
+            cotangents = (weight * self.gamma**rows.times)[:, None] * q_values
+            total += self._pulled(theta, rows.observations, actions, cotangents)
+        return total / rows.n_episodes.sum()
+
+    def _correction(self, rows: _Rows, theta: Tensor, values: Float) -> tuple[Float, float]:
+        """What the stage's own returns add to the critic's Jacobian, (d, q), and its noise."""
+        functions = self.basis(rows.raw, self.policy.action_numbers(rows.actions))
+        error = rows.to_go - np.einsum("nk,nkq->nq", functions, values)
+        cotangents = (self.gamma**rows.times)[:, None] * error
+        found = np.flatnonzero(rows.n_episodes)
         groups = []
-        for g in np.flatnonzero(counts):
-            mine = rows.group[index] == g
-            at = torch.as_tensor(np.flatnonzero(mine), device=theta.device)
-            cotangents = self.policy.tensor(discount[mine, None] * error[mine])
-            found = self.policy.vjp(theta, observations[at], taken[at], cotangents)
-            groups.append(found.cpu().numpy() / counts[g])
-        shares = counts[counts > 0] / n
+        for g in found:
+            mine = rows.group == g
+            at = torch.as_tensor(mine, device=theta.device)
+            pulled = self._pulled(theta, rows.observations[at], rows.actions[at], cotangents[mine])
+            groups.append(pulled / rows.n_episodes[g])
+        shares = rows.n_episodes[found] / rows.n_episodes.sum()
         mean = np.einsum("g,gdq->dq", shares, np.stack(groups))
         many = len(groups)
         spread = ((np.stack(groups) - mean) ** 2).sum(axis=(1, 2))
         noise = float((shares**2 * spread).sum() * many / max(many - 1, 1))
-        return total / n, mean, noise if many > 1 else np.inf
+        return mean, noise if many > 1 else np.inf
+
+    def _pulled(
+        self, theta: Tensor, observations: Tensor, actions: Tensor, cotangents: Float
+    ) -> Float:
+        cotangent = self.policy.tensor(cotangents)
+        return np.asarray(self.policy.vjp(theta, observations, actions, cotangent).cpu().numpy())
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,12 +259,12 @@ class CriticBasis:
     Attributes:
         centre: Shape (p,).
         scale: Shape (p,).
-        n_actions: Number of discrete actions, or 0 for real ones.
+        discrete: Whether actions are indicators.
     """
 
     centre: Float
     scale: Float
-    n_actions: int
+    discrete: bool
 
     def __call__(self, raw: Float, actions: Float) -> Float:
         """Basis functions of observations (N, p) and actions, shape (N, k).
@@ -256,15 +272,17 @@ class CriticBasis:
         Discrete actions come as probabilities or indicators (N, A), so that this is also the
         expectation over a policy's actions.
         """
-        if self.n_actions == 0:
+        if not self.discrete:
             both = (np.concatenate([raw, actions], axis=1) - self.centre) / self.scale
             return _polynomials(both)
         inner = _polynomials((raw - self.centre) / self.scale)
         return np.asarray((inner[:, :, None] * actions[:, None, :]).reshape(len(raw), -1))
 
     def expected(self, raw: Float, mean: Float, deviation: Float) -> Float:
-        """Expectation over Gaussian actions: squares of actions gain their variance."""
+        """Expectation over actions of given moments: squares of real ones gain their variance."""
         functions = self(raw, mean)
+        if self.discrete:
+            return functions
         p, k = raw.shape[1], mean.shape[1]
         extra = np.zeros_like(functions)
         for i in range(k):
@@ -275,19 +293,17 @@ class CriticBasis:
 class _Critic:
     """Successor features of any policy of the family, from the transitions of all stages."""
 
-    def __init__(self, world: SampledWorld, *, without: int | None) -> None:
+    def __init__(self, world: SampledWorld, stages: Iterable[_Rows]) -> None:
         self.world = world
-        policy, basis, stages = world.policy, world.basis, world.rows
-        used = [r.known if without is None else r.known & (r.group != without) for r in stages]
-        picked = list(zip(stages, used, strict=True))
-        actions = np.concatenate([_numbers(policy, r.actions)[u] for r, u in picked])
-        self.functions = basis(np.concatenate([r.raw[u] for r, u in picked]), actions)
-        self.following = torch.cat([r.following[torch.as_tensor(u)] for r, u in picked])
-        self.raw_following = np.concatenate([r.raw_following[u] for r, u in picked])
-        self.going = np.concatenate([r.going[u] for r, u in picked])
+        known = [rows.take(rows.known) for rows in stages]
+        actions = world.policy.action_numbers(torch.cat([rows.actions for rows in known]))
+        self.functions = world.basis(np.concatenate([rows.raw for rows in known]), actions)
+        self.following = torch.cat([rows.following for rows in known])
+        self.raw_following = np.concatenate([rows.raw_following for rows in known])
+        self.going = np.concatenate([rows.going for rows in known])
         gram = self.functions.T @ self.functions
         self.inverse = np.linalg.inv(gram + _RIDGE * np.diagonal(gram).mean() * np.eye(len(gram)))
-        self.paid = self.functions.T @ np.concatenate([r.features[u] for r, u in picked])
+        self.paid = self.functions.T @ np.concatenate([rows.features for rows in known])
 
     def values(self, theta: Tensor) -> Float:
         """Coefficients with 0, 1, ... further times to go, shape (horizon, k, q)."""
@@ -305,60 +321,50 @@ class _Critic:
 
     def _expected_functions(self, theta: Tensor) -> Float:
         """Basis functions of the next observation, averaged over the policy's next action."""
-        policy, basis = self.world.policy, self.world.basis
-        outputs = policy.outputs(theta, self.following).detach()
-        if isinstance(policy, SoftmaxPolicy):
-            return basis(self.raw_following, torch.softmax(outputs, dim=1).cpu().numpy())
-        mean, log_std = outputs.chunk(2, dim=1)
-        return basis.expected(self.raw_following, mean.cpu().numpy(), log_std.exp().cpu().numpy())
+        policy = self.world.policy
+        moments = policy.action_moments(policy.outputs(theta, self.following).detach())
+        return self.world.basis.expected(self.raw_following, *moments)
 
 
 def sampled_world(stages: Iterable[Stage], policy: Policy, *, gamma: float) -> SampledWorld:
     """Pool the stages (with features) of a world with real observations."""
-    rows: list[_Rows] = []
-    longest = 1
-    for t, stage in enumerate(stages):
-        policy.check(stage)
-        if stage.features is None:
-            raise HistoryError("the stage has no features")
-        observations, actions = policy.prepare(stage)
-        following, known = _following(stage)
-        ends = stage.starts + stage.lengths - 1
-        going = np.ones(stage.n_steps, dtype=bool)
-        going[ends[stage.terminated]] = False
-        # Which episodes form a group differs from stage to stage.
-        member = (np.arange(stage.n_episodes) + t) % N_GROUPS
-        rows.append(
-            _Rows(
-                observations=observations,
-                actions=actions,
-                following=policy.prepare_observations(following),
-                raw=_flat(stage.observations),
-                raw_following=_flat(following),
-                going=going,
-                known=known,
-                times=stage.times,
-                features=stage.features.astype(float),
-                to_go=features_to_go(stage, gamma, from_start=False),
-                group=np.repeat(member, stage.lengths),
-                n_episodes=np.bincount(member, minlength=N_GROUPS).astype(float),
-            )
-        )
-        longest = max(longest, int(stage.lengths.max()))
+    rows = [_rows(stage, policy, t, gamma) for t, stage in enumerate(stages)]
     if not rows:
         raise HistoryError("a world cannot be pooled from no stage at all")
-    discrete = isinstance(policy, SoftmaxPolicy)
-    numbers = [r.raw for r in rows]
-    if not discrete:
-        numbers = [np.concatenate([r.raw, _numbers(policy, r.actions)], axis=1) for r in rows]
-    pooled = np.concatenate(numbers)
-    spread = pooled.std(axis=0)
-    basis = CriticBasis(
-        centre=pooled.mean(axis=0),
-        scale=np.where(spread > 0, spread, 1.0),
-        n_actions=policy.n_actions if isinstance(policy, SoftmaxPolicy) else 0,
-    )
+    numbers = np.concatenate([r.raw for r in rows])
+    if not policy.discrete_actions:
+        actions = policy.action_numbers(torch.cat([r.actions for r in rows]))
+        numbers = np.concatenate([numbers, actions], axis=1)
+    spread = numbers.std(axis=0)
+    scale = np.where(spread > 0, spread, 1.0)
+    basis = CriticBasis(numbers.mean(axis=0), scale, policy.discrete_actions)
+    longest = 1 + max(int(r.times.max()) for r in rows)
     return SampledWorld(policy, gamma, longest, tuple(rows), basis)
+
+
+def _rows(stage: Stage, policy: Policy, t: int, gamma: float) -> _Rows:
+    if stage.features is None:
+        raise HistoryError("the stage has no features")
+    observations, actions = policy.prepare(stage)
+    following, known = _following(stage)
+    going = np.ones(stage.n_steps, dtype=bool)
+    going[(stage.starts + stage.lengths - 1)[stage.terminated]] = False
+    # Which episodes form a group differs from stage to stage.
+    member = (np.arange(stage.n_episodes) + t) % N_GROUPS
+    return _Rows(
+        observations=observations,
+        actions=actions,
+        following=policy.prepare_observations(following),
+        raw=_flat(stage.observations),
+        raw_following=_flat(following),
+        going=going,
+        known=known,
+        times=stage.times,
+        features=stage.features.astype(float),
+        to_go=features_to_go(stage, gamma, from_start=False),
+        group=np.repeat(member, stage.lengths),
+        n_episodes=np.bincount(member, minlength=N_GROUPS).astype(float),
+    )
 
 
 def _following(stage: Stage) -> tuple[Array, Array]:
@@ -376,37 +382,6 @@ def _following(stage: Stage) -> tuple[Array, Array]:
 
 def _flat(observations: Array) -> Float:
     return np.asarray(observations, dtype=float).reshape(len(observations), -1)
-
-
-def _numbers(policy: Policy, actions: Tensor) -> Float:
-    """Actions as the critic's basis takes them: indicators, or the numbers themselves."""
-    if isinstance(policy, SoftmaxPolicy):
-        return np.eye(policy.n_actions)[actions.cpu().numpy()]
-    return actions.cpu().numpy().astype(float).reshape(len(actions), -1)
-
-
-def _nodes(policy: Policy, theta: Tensor, observations: Tensor) -> Iterator[tuple[Float, Tensor]]:
-    """Actions that stand for the policy's, each with its weight in every row, shape (N,)."""
-    outputs = policy.outputs(theta, observations).detach()
-    if isinstance(policy, SoftmaxPolicy):
-        shares = torch.softmax(outputs, dim=1).cpu().numpy()
-        for a in range(policy.n_actions):
-            yield shares[:, a], torch.full((len(shares),), a, device=theta.device)
-        return
-    assert isinstance(policy, GaussianPolicy)
-    mean, log_std = outputs.chunk(2, dim=1)
-    deviation = log_std.exp()
-    k = mean.shape[1]
-    if k > _MOST_QUADRATURE:
-        raise OptionError(
-            f"the pooled critic handles up to {_MOST_QUADRATURE} action dimensions, not {k}: "
-            "use method='two-step'"
-        )
-    # Three Gauss-Hermite nodes integrate polynomials up to fifth order exactly.
-    for nodes in product(((-np.sqrt(3.0), 1 / 6), (0.0, 2 / 3), (np.sqrt(3.0), 1 / 6)), repeat=k):
-        offset = policy.tensor([z for z, _ in nodes])
-        weight = float(np.prod([w for _, w in nodes]))
-        yield np.full(len(mean), weight), mean + offset * deviation
 
 
 def _polynomials(z: Float) -> Float:
