@@ -12,14 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from command_line import interrupted
 from logel import Episode, HistoryRecorder, LearningHistory, LinearSoftmax, infer_reward
-from logel.cli.main import choose_policy, main
+from logel.cli.main import main
 from logel.envs.mujoco import FEATURES
 from logel.inference.estimate import RewardEstimate
 from logel.learners.observing import train_observer
 from logel.learners.ppo import PPOSettings, train_ppo
+from logel.policies.choose import choose_policy
 from logel.policies.networks import MLPGaussian
-from test_cli_console import interrupted
 
 SMALL = partial(PPOSettings, n_envs=2, n_steps=100, batch_size=50, n_epochs=2, hidden=(8,))
 
