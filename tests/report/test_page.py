@@ -27,8 +27,9 @@ from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import Fit, Gauge
 from logel.inference.more_data import Planning
 from logel.inference.regress import Status
-from logel.report.page import LARGEST_PAGE, asset, estimate_page, write_report
+from logel.report.page import estimate_page, write_report
 from logel.report.page_data import page_data
+from logel.report.page_parts import LARGEST_PAGE, asset
 from logel.report.page_stages import policy_distance
 from logel.report.page_words import headline, next_steps, verdicts
 from logel.report.reward_maps import RewardMap, discrete_world, rbf_map, world_map

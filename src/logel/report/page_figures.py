@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from logel.report.safe_text import NOTHING, escape, listed, number, table
+from logel.report.page_parts import choice, figure
+from logel.report.safe_text import NOTHING, escape, listed, number
 
 Data = dict[str, Any]
 _LEVELS = ("50", "80", "95")
@@ -21,39 +22,6 @@ _VERDICTS = {
     "open": ("Sign open", "the 95% interval contains zero, or there is none"),
     "silent": ("Not identified", "no amount of such data can tell"),
 }
-
-
-def figure(
-    plot: str,
-    title: str,
-    caption: str,
-    *,
-    alt: str,
-    headers: Sequence[object],
-    rows: Iterable[Sequence[object]],
-    told: str,
-    controls: str = "",
-    look: str = "",
-) -> str:
-    """A card: title, caption, drawing with its text alternative, and data table (`told`: whose)."""
-    data = table(headers, rows, caption=told)
-    return (
-        f'<figure class="card {look}" id="figure-{plot}"><figcaption><h3>{escape(title)}</h3>'
-        f"<p>{escape(caption, longest=900)}</p></figcaption>{controls}"
-        f'<div class="plot" data-plot="{plot}" role="img" '
-        f'aria-label="{escape(alt, longest=4000)}"></div>'
-        f"<details><summary>Data table</summary>{data}</details></figure>"
-    )
-
-
-def choice(name: str, legend: str, options: Sequence[tuple[str, str]], chosen: str) -> str:
-    """Buttons of which one is on."""
-    parts = "".join(
-        f'<label><input type="radio" name="{name}" value="{value}"'
-        f"{' checked' if value == chosen else ''}><span>{escape(label)}</span></label>"
-        for value, label in options
-    )
-    return f'<fieldset class="choice"><legend>{escape(legend)}</legend>{parts}</fieldset>'
 
 
 def estimate_figures(data: Data) -> dict[str, list[str]]:

@@ -119,17 +119,21 @@ def headline(estimate: RewardEstimate) -> str:
             f"{clean(estimate.feature_names[top], longest=60)} most, but without intervals nobody "
             "can tell how sure that is."
         )
-    found = verdicts(estimate)
+    return _signs(estimate)
+
+
+def _signs(estimate: RewardEstimate) -> str:
+    """Which weights are surely positive or negative, and about which nobody can tell."""
     paid, pays, still_open, silent = (
-        listed(estimate.feature_names[j] for j in group) for group in found
+        listed(estimate.feature_names[j] for j in group) for group in verdicts(estimate)
     )
     if not (paid or pays):
         return "These data do not tell the sign of any single weight yet."
-    signs = [f"is paid for {paid}"] * bool(found.paid) + [f"pays for {pays}"] * bool(found.pays)
-    sentence = "The learner " + " and ".join(signs)
-    if found.open:
+    signs = (f"is paid for {paid}" if paid else "", f"pays for {pays}" if pays else "")
+    sentence = "The learner " + " and ".join(sign for sign in signs if sign)
+    if still_open:
         sentence += f"; the sign of {still_open} is still open"
-    if found.silent:
+    if silent:
         sentence += f"; nothing can be said about {silent}"
     return sentence + "."
 

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from logel.errors import FormatError, MissingExtraError, OptionError
-from logel.report.page import LARGEST_PAGE, PNG, assemble, image, section
-from logel.report.page_figures import choice
-from logel.report.safe_text import clean, escape, listed, number, plain, table
+from logel.report.page_parts import LARGEST_PAGE, PNG, assemble, choice, image, section, table
+from logel.report.safe_text import clean, escape, listed, number, plain
 
 _LARGEST_TEXT = 8 * 2**20
 _LARGEST_PICTURE = 32 * 2**20
