@@ -47,7 +47,6 @@ def page_data(
         reward_map: A drawing of the reward; found from names and history by default.
     """
     views = None if history is None else stage_views(estimate, history, features=features)
-    drawn = reward_map if reward_map is not None else _find_map(estimate, views)
     warnings = [clean(note, longest=600) for note in estimate.notes[:_MOST_NOTES]]
     if history is not None and views is not None:
         warnings += _mismatches(estimate, history, views, computed=features is not None)
@@ -72,9 +71,8 @@ def page_data(
         "gauge": _gauge(estimate, shown),
         **_fit(estimate),
         "planning": _planning(estimate, shown),
-        "map": None if drawn is None else _map(drawn),
-        "stages": None if views is None else views.shown,
-        "gamma": None if views is None else views.gamma,
+        "map": _map(reward_map or _find_map(estimate, views)),
+        **_stages(views),
         "warnings": warnings,
         "next": next_steps(estimate),
         "config": _lines(_flat(estimate.config)),
@@ -198,7 +196,13 @@ def _planning(estimate: RewardEstimate, shown: Array) -> dict[str, Any] | None:
     return {"now": now[shown], "episodes": episodes[shown], "stages": stages[shown]}
 
 
-def _map(drawn: RewardMap) -> dict[str, Any]:
+def _stages(views: StageViews | None) -> dict[str, Any]:
+    return {"stages": views and views.shown, "gamma": views and views.gamma}
+
+
+def _map(drawn: RewardMap | None) -> dict[str, Any] | None:
+    if drawn is None:
+        return None
     # Colours show no more than three digits.
     return {**vars(drawn), "values": np.vectorize(lambda x: float(f"{x:.3g}"))(drawn.values)}
 

@@ -39,7 +39,7 @@ class StageViews:
     """
 
     n_stages: int
-    episodes: tuple[int, ...]
+    episodes: Array
     gamma: float
     world: DiscreteWorld | None
     shown: Mapping[str, Any]
@@ -52,9 +52,8 @@ def stage_views(
     features: FeatureFunction | None = None,
 ) -> StageViews:
     """Read a history once more, one stage in memory at a time."""
-    q = len(estimate.feature_names)
-    recorded = history.signature.n_features
-    if features is None and recorded is not None and recorded != q:
+    q, recorded = len(estimate.feature_names), history.signature.n_features
+    if features is None and recorded not in (None, q):
         raise OptionError(
             f"the estimate has {q} features, but the history {recorded}: "
             "give the history that the estimate was made from"
@@ -68,16 +67,22 @@ def stage_views(
         stage = history[t] if features is None else history[t].with_features(features)
         rows.append(_look(stage, estimate.weights, chosen, gamma, world))
     columns = {name: _column([row[name] for row in rows]) for name in rows[0]}
-    shown = {"stages": stages, "n_stages": len(history), "episodes": columns["episodes"]}
-    shown |= {"features": chosen} | {name: columns[name] for name in _BY_STAGE}
-    shown |= dict(
-        zip(("movement", "movement_noise", "movement_name"), _movement(columns), strict=True)
-    )
-    if columns["policies"] is not None:
-        # Two digits of a frequency are all that an arrow can show.
-        shown["policies"] = np.round(columns["policies"], 2)
-    episodes = tuple(row["episodes"] for row in rows)
-    return StageViews(len(history), episodes, gamma, world, shown)
+    shown = {
+        "stages": stages,
+        "n_stages": len(history),
+        "episodes": columns["episodes"],
+        "features": chosen,
+        **{name: columns[name] for name in _BY_STAGE},
+        **_movement(columns),
+        **_policies(columns),
+    }
+    return StageViews(len(history), shown["episodes"], gamma, world, shown)
+
+
+def _policies(columns: Mapping[str, Any]) -> dict[str, Float]:
+    # Two digits of a frequency are all that an arrow can show.
+    found = columns["policies"]
+    return {} if found is None else {"policies": np.round(found, 2)}
 
 
 def _column(values: list[Any]) -> Float | None:
@@ -126,18 +131,20 @@ def _standard_error(rows: Float) -> Any:
     return rows.std(axis=0, ddof=1) / np.sqrt(len(rows))
 
 
-def _movement(columns: Mapping[str, Any]) -> tuple[Float, Float | None, str]:
-    """From each shown stage to the next by the best measure at hand: size, noise, and its name."""
+def _movement(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """How far the learner moved from each shown stage to the next, by the best measure at hand."""
+    moved, noise, name = np.zeros(0), None, ""
     if columns["visits"] is not None:
         counts = columns["visits"] * columns["steps"][:, None]
-        return *policy_distance(columns["policies"], counts), "share of actions that changed"
-    if columns["parameters"] is not None:
-        return _lengths(columns["parameters"]), None, "length of the parameter step"
-    if columns["expectations"] is not None:
+        moved, noise = policy_distance(columns["policies"], counts)
+        name = "share of actions that changed"
+    elif columns["parameters"] is not None:
+        moved, name = _lengths(columns["parameters"]), "length of the parameter step"
+    elif columns["expectations"] is not None:
         squares = columns["expectation_errors"] ** 2
         noise = np.sqrt((squares[1:] + squares[:-1]).sum(axis=1))
-        return _lengths(columns["expectations"]), noise, "change of the feature expectations"
-    return np.zeros(0), None, ""
+        moved, name = _lengths(columns["expectations"]), "change of the feature expectations"
+    return {"movement": moved, "movement_noise": noise, "movement_name": name}
 
 
 def _lengths(rows: Float) -> Float:

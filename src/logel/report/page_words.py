@@ -124,18 +124,18 @@ def headline(estimate: RewardEstimate) -> str:
 
 def _signs(estimate: RewardEstimate) -> str:
     """Which weights are surely positive or negative, and about which nobody can tell."""
-    paid, pays, still_open, silent = (
-        listed(estimate.feature_names[j] for j in group) for group in verdicts(estimate)
-    )
-    if not (paid or pays):
+    found, names = verdicts(estimate), estimate.feature_names
+    paid, pays, still_open, silent = (listed(names[j] for j in group) for group in found)
+    signs = [f"is paid for {paid}"] if found.paid else []
+    signs += [f"pays for {pays}"] if found.pays else []
+    if not signs:
         return "These data do not tell the sign of any single weight yet."
-    signs = (f"is paid for {paid}" if paid else "", f"pays for {pays}" if pays else "")
-    sentence = "The learner " + " and ".join(sign for sign in signs if sign)
-    if still_open:
+    sentence = f"The learner {' and '.join(signs)}"
+    if found.open:
         sentence += f"; the sign of {still_open} is still open"
-    if silent:
+    if found.silent:
         sentence += f"; nothing can be said about {silent}"
-    return sentence + "."
+    return f"{sentence}."
 
 
 def qualifier(estimate: RewardEstimate) -> str:
@@ -328,22 +328,25 @@ def _planning_steps(estimate: RewardEstimate) -> list[str]:
     if estimate.planning is None:
         return []
     now = np.diff(estimate.interval(0.95), axis=1)[:, 0]
-    wide = np.isfinite(now) & (now > 0)
-    found = verdicts(estimate)
-    candidates = [j for j in found.open if wide[j]]
-    what, most = "whose sign is still open", 2
-    if not candidates:
-        candidates = [j for j in (*found.paid, *found.pays) if wide[j]]
-        what, most = "the widest of all", 1
     episodes, stages = estimate.expected_widths(2.0), estimate.expected_widths(1.0, 2.0)
-    return [
-        f"Twice the episodes would narrow the 95% interval of "
-        f"{clean(estimate.feature_names[j], longest=60)} ({what}) from {number(now[j], 2)} to about "
-        f"{number(episodes[j], 2)} wide, twice the stages to about {number(stages[j], 2)}."
-        + (_needed(estimate, j) if j in found.open else "")
-        for j in sorted(candidates, key=lambda j: -now[j])[:most]
-        if np.isfinite([episodes[j], stages[j]]).all()
-    ]
+    found = verdicts(estimate)
+
+    def widest(members: Sequence[int]) -> list[int]:
+        return sorted((j for j in members if 0 < now[j] < np.inf), key=lambda j: -now[j])
+
+    chosen, what = widest(found.open)[:2], "whose sign is still open"
+    if not chosen:
+        chosen, what = widest((*found.paid, *found.pays))[:1], "the widest of all"
+    steps = []
+    for j in chosen:
+        if np.isfinite([episodes[j], stages[j]]).all():
+            name = clean(estimate.feature_names[j], longest=60)
+            steps.append(
+                f"Twice the episodes would narrow the 95% interval of {name} ({what}) from "
+                f"{number(now[j], 2)} to about {number(episodes[j], 2)} wide, twice the stages to "
+                f"about {number(stages[j], 2)}.{_needed(estimate, j) if j in found.open else ''}"
+            )
+    return steps
 
 
 def _needed(estimate: RewardEstimate, j: int) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.data.history import LearningHistory
-from logel.data.stage import Stage
+from logel.data.stage import Signature, Stage
 from logel.errors import OptionError
 from logel.types import FeatureFunction, Float
 
@@ -90,10 +90,6 @@ def discrete_world(
     history: LearningHistory, *, features: FeatureFunction | None = None
 ) -> DiscreteWorld | None:
     """The world behind a history, or None if it is not small, discrete and numbered from 0."""
-    signature = history.signature
-    discrete = signature.discrete_observations and signature.discrete_actions
-    if not discrete or signature.observation_shape or signature.action_shape:
-        return None
     n_states, n_actions = _sizes(history)
     if not (0 < n_states <= LARGEST_WORLD and 0 < n_actions <= MOST_ACTIONS):
         return None
@@ -123,9 +119,16 @@ def _arrivals(moments: Float, seen: Int) -> tuple[Float, bool]:
     return arrival, bool((spread <= 1e-9 * (1 + np.nan_to_num(arrival) ** 2)).all())
 
 
+def _is_discrete(signature: Signature) -> bool:
+    discrete = signature.discrete_observations and signature.discrete_actions
+    return discrete and signature.observation_shape == signature.action_shape == ()
+
+
 def _sizes(history: LearningHistory) -> tuple[int, int]:
-    """Numbers of states and actions; (0, 0) when some are negative."""
+    """Numbers of states and actions; (0, 0) when they are not numbered from 0."""
     n_states = n_actions = 0
+    if not _is_discrete(history.signature):
+        return 0, 0
     for stage in history:
         last = stage.last_observations
         states = stage.observations if last is None else np.append(stage.observations, last)
@@ -161,29 +164,26 @@ def _layout(counts: Int) -> tuple[int | None, tuple[tuple[int, int], ...]]:
     Every pair of a state and an action has one vote, for its most frequent outcome: what leads
     elsewhere (a goal that resets, a slip) is then outvoted however often it was visited.
     """
-    found = [_main_move(counts[:, a]) for a in range(counts.shape[1])]
-    agreed = [move for move in found if move is not None]
-    steps = [step for step, _ in agreed]
-    if len(agreed) < len(found) or not any(steps):
+    agreed = [_main_move(counts[:, a]) for a in range(counts.shape[1])]
+    n_states, width = len(counts), max(abs(step) for step, _ in agreed)
+    if width < 1 or n_states % width:
         return None, ()
-    n_states, width = len(counts), max(map(abs, steps))
-    if n_states % width or not set(steps) <= {0, 1, -1, width, -width}:
-        return None, ()
-    if width == 1:
-        return n_states, tuple((0, step) for step in steps)
-    for step, states in agreed:
-        # A sideways move that often changes the row is no move on this grid.
-        if abs(step) == 1 and np.mean(states // width == (states + step) // width) < 0.9:
-            return None, ()
-    return width, tuple((step // width, 0) if abs(step) == width else (0, step) for step in steps)
+    columns = n_states if width == 1 else width
+    moves = [_move(step, states, columns) for step, states in agreed]
+    return (None, ()) if None in moves else (columns, tuple(filter(None, moves)))
 
 
-def _main_move(outcomes: Int) -> tuple[int, Int] | None:
-    """How most states move under an action, and which do; None if they disagree.
+def _move(step: int, states: Int, columns: int) -> tuple[int, int] | None:
+    """A step from these states as (down, right), or None if it is no move on the grid."""
+    if abs(step) == columns:
+        return step // columns, 0
+    # A sideways move that often changes the row is none.
+    stays = len(states) == 0 or np.mean(states // columns == (states + step) // columns) >= 0.9
+    return (0, step) if abs(step) <= 1 and stays else None
 
-    Args:
-        outcomes: Number of transitions from every state to every other, (S, S).
-    """
+
+def _main_move(outcomes: Int) -> tuple[int, Int]:
+    """How most states move under an action, off any grid if they disagree; and which of them do."""
     tried = np.flatnonzero(outcomes.sum(axis=1))
     moved = outcomes[tried].argmax(axis=1) - tried
     moving = moved[moved != 0]
@@ -192,7 +192,7 @@ def _main_move(outcomes: Int) -> tuple[int, Int] | None:
         return 0, tried[:0]
     values, votes = np.unique(moving, return_counts=True)
     if votes.max() < 0.7 * len(moving):
-        return None
+        return len(outcomes) + 1, tried[:0]
     step = int(values[votes.argmax()])
     return step, tried[moved == step]
 

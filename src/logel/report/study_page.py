@@ -11,7 +11,7 @@ import io
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
@@ -83,13 +83,13 @@ def read_study(folder: Path) -> StudyFolder:
     made_by = _read_json(made_file) if made_file.is_file() else {}
     if not isinstance(made_by, dict):
         raise FormatError(f"{made_file} does not say what a study was made by")
-    tables = parse_tables(_read_text(summary)) if summary.is_file() else []
+    tables = parse_tables(_read_text(summary) if summary.is_file() else "")
     return StudyFolder(
         name=clean(made_by.get("study", folder.resolve().name), longest=80),
         claims=claims[:_MOST_CLAIMS],
         # The first table of a summary repeats the claims.
         tables=tables[1:] if claims else tables,
-        pictures=[(p.name, _read_png(p)) for p in sorted(folder.glob("*.png"))[:_MOST_PICTURES]],
+        pictures=_read_pictures(folder),
         made_by=made_by,
         rows=_read_rows(folder / "table.csv"),
     )
@@ -97,14 +97,16 @@ def read_study(folder: Path) -> StudyFolder:
 
 def parse_tables(text: str) -> list[Table]:
     """Tables in Markdown with a bar at both ends of every line; other lines separate them."""
-    found = []
     lines = (line.strip() for line in text.splitlines())
-    for inside, group in groupby(lines, lambda line: len(line) > 1 and line[0] == line[-1] == "|"):
-        cells = [tuple(c.strip().strip("*") for c in line[1:-1].split("|")) for line in group]
-        rows = [row for row in cells if not all(cell and set(cell) <= {*"-:"} for cell in row)]
-        if inside and len(rows) > 1:
-            found.append(tuple(rows[: _MOST_ROWS + 1]))
-    return found
+    groups = groupby(lines, lambda line: len(line) > 1 and line[0] == line[-1] == "|")
+    tables = [_rows_of(group) for inside, group in groups if inside]
+    return [rows[: _MOST_ROWS + 1] for rows in tables if len(rows) > 1]
+
+
+def _rows_of(lines: Iterable[str]) -> Table:
+    rows = (tuple(cell.strip().strip("*") for cell in line[1:-1].split("|")) for line in lines)
+    rule = {"-", ":"}
+    return tuple(row for row in rows if not all(cell and set(cell) <= rule for cell in row))
 
 
 def study_page(folders: Sequence[Path]) -> str:
@@ -114,13 +116,16 @@ def study_page(folders: Sequence[Path]) -> str:
     size = sum(len(png) for study in studies for _, png in study.pictures) * 4 / 3
     shrink = min(1.0, math.sqrt(_PICTURE_BUDGET / size)) if size else 1.0
     body = [_hero(studies)]
-    for i, study in enumerate(studies):
-        parts = [_claims(study, i)] if study.claims else []
-        parts += [_picture(study, name, png, shrink) for name, png in study.pictures]
-        parts += [_summary(rows) for rows in study.tables]
-        body.append(section(f"study-{i}", study.name, "", [*parts, _made(study)]))
+    body += [_section(study, i, shrink) for i, study in enumerate(studies)]
     title = f"Study: {studies[0].name}" if len(studies) == 1 else f"{len(studies)} studies"
     return assemble(title=title, body="\n".join(body), data={})
+
+
+def _section(study: StudyFolder, index: int, shrink: float) -> str:
+    parts = [_claims(study, index)] if study.claims else []
+    parts += [_picture(study, name, png, shrink) for name, png in study.pictures]
+    parts += [_summary(rows) for rows in study.tables]
+    return section(f"study-{index}", study.name, "", [*parts, _made(study)])
 
 
 def _picture(study: StudyFolder, name: str, png: bytes, shrink: float) -> str:
@@ -305,6 +310,11 @@ def _shrunk(png: bytes, factor: float) -> bytes:
             f"a figure is too large for a page and cannot be shrunk: {error}"
         ) from None
     return out.getvalue()
+
+
+def _read_pictures(folder: Path) -> list[tuple[str, bytes]]:
+    paths = sorted(folder.glob("*.png"))[:_MOST_PICTURES]
+    return [(path.name, _read_png(path)) for path in paths]
 
 
 def _read_png(path: Path) -> bytes:
