@@ -34,15 +34,17 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_help_answers_within_a_second() -> None:
-    times = []
+    spent = 1.0
     for _ in range(3):
-        # Processor time of the child: others on the machine do not count.
+        # Processor time of the child: others on the machine do not count, or hardly.
         before = os.times()
         assert process("--help").returncode == 0
         after = os.times()
         spent = after.children_user - before.children_user
-        times.append(spent + after.children_system - before.children_system)
-    assert min(times) < 1.0
+        spent += after.children_system - before.children_system
+        if spent < 1.0:
+            break
+    assert spent < 1.0
 
 
 def test_record_writes_a_history_that_infer_reads(recorded: Path, tmp_path: Path) -> None:

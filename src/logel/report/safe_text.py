@@ -60,9 +60,11 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def listed(names: Iterable[object], *, most: int = 4) -> str:
     """Names as a phrase: `a, b and c`, or `a, b and 7 more`."""
-    shown = [clean(name, longest=60) for name in names]
-    if len(shown) > most:
-        shown = [*shown[: most - 1], f"{len(shown) - most + 1} more"]
+    every = list(names)
+    cut = most - 1 if len(every) > most else len(every)
+    shown = [clean(name, longest=60) for name in every[:cut]]
+    if len(every) > most:
+        shown.append(f"{len(every) - cut} more")
     if len(shown) < 2:
         return "".join(shown)
     return f"{', '.join(shown[:-1])} and {shown[-1]}"
