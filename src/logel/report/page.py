@@ -23,6 +23,22 @@ from logel.report.safe_text import clean, escape, plain
 from logel.report.study_page import find_studies, study_page
 from logel.types import FeatureFunction
 
+# Title and lead of every section with figures.
+_SECTIONS = {
+    "weights": ("What it wants", ""),
+    "map": ("Where it is paid", ""),
+    "identified": ("What the data can tell, and what not", ""),
+    "stages": (
+        "Watching it learn",
+        "Move the slider, or press play, to follow the learner from stage to stage.",
+    ),
+    "fit": (
+        "How well the reward explains the learning",
+        "A reward is believable when the learner moves where the reward says it should.",
+    ),
+    "planning": ("What more data would bring", ""),
+}
+
 
 def estimate_page(
     estimate: RewardEstimate,
@@ -46,26 +62,13 @@ def estimate_page(
     found = page_data(estimate, history, features=features, reward_map=reward_map)
     data = plain(found)
     figures = estimate_figures(data)
+    figures["map"] += _picture(picture)
+    sections = [section(name, *_SECTIONS[name], parts) for name, parts in figures.items()]
     body = [
         _hero(title, data),
-        _list_section("warnings", "Warnings", data["warnings"], marker="warning"),
-        section("weights", "What it wants", "", figures["weights"]),
-        section("map", "Where it is paid", "", [*figures["map"], *_picture(picture)]),
-        section("identified", "What the data can tell, and what not", "", figures["identified"]),
-        section(
-            "stages",
-            "Watching it learn",
-            "Move the slider, or press play, to follow the learner from stage to stage.",
-            figures["stages"],
-        ),
-        section(
-            "fit",
-            "How well the reward explains the learning",
-            "A reward is believable when the learner moves where the reward says it should.",
-            figures["fit"],
-        ),
-        section("planning", "What more data would bring", "", figures["planning"]),
-        _list_section("next", "What to do next", data["next"], marker="step"),
+        _list_section("warnings", "Warnings", data["warnings"], marker="warnings"),
+        *sections,
+        _list_section("next", "What to do next", data["next"], marker="steps"),
         _provenance(data),
     ]
     return assemble(title=title, body="\n".join(part for part in body if part), data=data)
@@ -146,7 +149,7 @@ def _list_section(name: str, title: str, lines: Sequence[str], *, marker: str) -
     items = "".join(
         f"<li>{escape(line[:1].upper() + line[1:], longest=1000)}</li>" for line in lines
     )
-    return section(name, title, "", [f'<ol class="{marker}s">{items}</ol>'])
+    return section(name, title, "", [f'<ol class="{marker}">{items}</ol>'])
 
 
 def _picture(picture: bytes | None) -> list[str]:

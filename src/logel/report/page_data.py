@@ -38,14 +38,7 @@ def page_data(
     features: FeatureFunction | None = None,
     reward_map: RewardMap | None = None,
 ) -> dict[str, Any]:
-    """Everything on the page of an estimate.
-
-    Args:
-        estimate: The estimate.
-        history: The history it was made from, for the stages and the map.
-        features: Computes the features, where the history carries none.
-        reward_map: A drawing of the reward; found from names and history by default.
-    """
+    """Everything on the page of an estimate; for the arguments see `estimate_page`."""
     views = None if history is None else stage_views(estimate, history, features=features)
     warnings = [clean(note, longest=600) for note in estimate.notes[:_MOST_NOTES]]
     if history is not None and views is not None:
@@ -115,8 +108,9 @@ def _mismatches(
         )
     if not history.complete:
         found.append("The history's recording was interrupted; these are the stages it has.")
-    if len(views.episodes) < views.n_stages:
-        found.append(f"Only {len(views.episodes)} of the {views.n_stages} stages are shown.")
+    shown, n_stages = len(views.shown["stages"]), views.shown["n_stages"]
+    if shown < n_stages:
+        found.append(f"Only {shown} of the {n_stages} stages are shown.")
     return found
 
 
@@ -126,7 +120,7 @@ def _facts(estimate: RewardEstimate, views: StageViews | None) -> list[tuple[str
         ("steps watched", str(len(estimate.learning_rates))),
     ]
     if views is not None:
-        few, many = min(views.episodes), max(views.episodes)
+        few, many = min(views.shown["episodes"]), max(views.shown["episodes"])
         facts.append(("episodes per stage", str(few) if few == many else f"{few} to {many}"))
     explained = estimate.fit.explained[np.isfinite(estimate.fit.explained)]
     cosines = estimate.fit.cosines[np.isfinite(estimate.fit.cosines)]

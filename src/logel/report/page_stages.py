@@ -20,8 +20,6 @@ from logel.types import Array, FeatureFunction, Float
 MOST_STAGES = 200
 MOST_FEATURES = 40
 MOST_FREQUENCIES = 80_000
-
-
 # What the page's script reads of every stage, where it is known.
 _BY_STAGE = ("expectations", "expectation_errors", "returns", "return_errors", "visits")
 
@@ -31,25 +29,18 @@ class StageViews:
     """What a page shows of a history's stages.
 
     Attributes:
-        n_stages: Number of stages there are; a page may show fewer.
-        episodes: Episodes of each stage shown.
+        shown: The values that the page's script reads, None for those that are unknown.
         gamma: Discount factor of returns and expectations.
         world: The discrete world, if there is one.
-        shown: The values that the page's script reads, None for those that are unknown.
     """
 
-    n_stages: int
-    episodes: Array
+    shown: Mapping[str, Any]
     gamma: float
     world: DiscreteWorld | None
-    shown: Mapping[str, Any]
 
 
 def stage_views(
-    estimate: RewardEstimate,
-    history: LearningHistory,
-    *,
-    features: FeatureFunction | None = None,
+    estimate: RewardEstimate, history: LearningHistory, *, features: FeatureFunction | None = None
 ) -> StageViews:
     """Read a history once more, one stage in memory at a time."""
     q, recorded = len(estimate.feature_names), history.signature.n_features
@@ -76,7 +67,7 @@ def stage_views(
         **_movement(columns),
         **_policies(columns),
     }
-    return StageViews(len(history), shown["episodes"], gamma, world, shown)
+    return StageViews(shown, gamma, world)
 
 
 def _policies(columns: Mapping[str, Any]) -> dict[str, Float]:
@@ -152,16 +143,10 @@ def _lengths(rows: Float) -> Float:
 
 
 def policy_distance(policies: Float, counts: Float) -> tuple[Float, Float]:
-    """Total variation between successive policies, and what sampling alone would give.
+    """Total variation between successive policies, (k - 1,), and what sampling alone would give.
 
-    Both are means over the states seen at both stages, weighted by the smaller of the two counts.
-
-    Args:
-        policies: Action frequencies, shape (k, S, A); NaN in states that were not seen.
-        counts: Visits of every state, shape (k, S).
-
-    Returns:
-        Two arrays of shape (k - 1,).
+    Both are means over the states seen at both stages, weighted by the smaller of the two counts
+    (k, S); action frequencies (k, S, A) are NaN in states that were not seen.
     """
     before, after = np.nan_to_num(policies[:-1]), np.nan_to_num(policies[1:])
     n, m = counts[:-1], counts[1:]

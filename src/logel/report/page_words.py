@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -25,16 +24,8 @@ _TRIED = (2, 4, 8, 16, 32, 64)
 _MOST_COMBINATIONS = 6
 
 
-@dataclass(frozen=True)
-class StatusWords:
-    """How the page speaks of a status.
-
-    Attributes:
-        name: In two words.
-        advice: What it means for the reader.
-        doubt: Why the weights should not be trusted, if so.
-        step: What to do next, if anything.
-    """
+class StatusWords(NamedTuple):
+    """A status in two words, what it means, why not to trust the weights, and what to do next."""
 
     name: str
     advice: str
@@ -72,13 +63,9 @@ STATUS_WORDS = {
 
 
 class Verdicts(NamedTuple):
-    """Features by what their intervals allow to say; every feature is in exactly one.
+    """Features by what can be said of their weights; every feature is in exactly one.
 
-    Attributes:
-        paid: Weight surely positive.
-        pays: Weight surely negative.
-        open: The interval contains zero, or there is none.
-        silent: The data cannot speak about the weight at all.
+    Surely positive; surely negative; an interval that contains zero, or none; not identified.
     """
 
     paid: tuple[int, ...]
@@ -155,14 +142,11 @@ def qualifier(estimate: RewardEstimate) -> str:
     return words
 
 
-@dataclass(frozen=True)
-class Combination:
+class Combination(NamedTuple):
     """A combination of weights that the data cannot tell, and how to speak of it.
 
-    Attributes:
-        members: Features with a coefficient worth naming, as they come.
-        largest: The same, largest coefficient first.
-        common_level: Whether it adds the same amount to each of several weights.
+    Its features with a coefficient worth naming, as they come and largest first; and whether it
+    adds the same amount to each of several weights.
     """
 
     members: Sequence[str]

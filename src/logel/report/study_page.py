@@ -35,21 +35,13 @@ _MOST_OPEN = 40
 _BADGES = {"holds": "holds", "does not hold": "fails", "undecided": "undecided"}
 _LOOKS = {"holds": "for", "does not hold": "against"}
 
+# Rows of cells, the header first.
 Table = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """What a study's folder holds.
-
-    Attributes:
-        name: Of the study.
-        claims: One mapping per claim, as in `claims.json`.
-        tables: Tables of `summary.md`, as rows of cells, the header first.
-        pictures: File name and PNG bytes.
-        made_by: The contents of `made-by.json`, possibly empty.
-        rows: The first rows of `table.csv`, the header first.
-    """
+    """What a study's folder holds: claims, summary, pictures by name, provenance, first rows."""
 
     name: str
     claims: Sequence[Mapping[str, Any]]
