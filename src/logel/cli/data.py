@@ -58,7 +58,7 @@ def import_history(
 ) -> None:
     """Make a learning history of tables of steps or of Minari datasets."""
     chosen = _format(file_format, sources, "--format")
-    _check_free(out)
+    _check_free(out, may_be_empty=True)
     metadata = _noted(gamma)
     read = _reader(chosen, stages, ignore or ())
     with progress_bars(quiet or json_output) as report:
@@ -135,15 +135,16 @@ def _export_tables(history: LearningHistory, out: Path, file_format: str) -> lis
     from logel.data.table_files import save_stages, save_table
 
     beside = _stages_beside(out)
-    _check_free(beside)
+    _check_free(beside, may_be_empty=False)
     written = [save_table(history, out, file_format=file_format)]
     second = save_stages(history, beside, file_format=file_format)
     return written if second is None else [*written, second]
 
 
-def _check_free(path: Path) -> None:
-    """Nothing may be there but an empty folder; said before the work, which may take long."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+def _check_free(path: Path, *, may_be_empty: bool) -> None:
+    """Nothing may be there, or an empty folder; said before the work, which may take long."""
+    empty = may_be_empty and path.is_dir() and not any(path.iterdir())
+    if path.exists() and not empty:
         raise FormatError(f"{path} already exists: choose another path or remove it first")
 
 

@@ -14,6 +14,7 @@ from logel.cli.console import Json, Quiet, Seed, Verbose, answer, progress_bars
 from logel.errors import OptionError
 
 if TYPE_CHECKING:
+    from logel.data.history import LearningHistory
     from logel.envs.gridworld import GridMap
     from logel.rewards.features import RewardFeatures, StepFeatures
 
@@ -70,11 +71,8 @@ def record(
             seed=seed,
             progress=report,
         )
-    answer(
-        {"history": str(out), "stages": len(history), "episodes_per_stage": episodes},
-        f"recorded {len(history)} checkpoints, {episodes} episodes each, in {out}",
-        json_output=json_output,
-    )
+    sentence = f"recorded {len(history)} checkpoints, {episodes} episodes each, in {out}"
+    answer(_made(out, history, episodes), sentence, json_output=json_output)
 
 
 def record_gridworld(
@@ -113,11 +111,12 @@ def record_gridworld(
             progress=report,
         )
         history.save(out, progress=report)
-    answer(
-        {"history": str(out), "stages": len(history), "episodes_per_stage": episodes},
-        f"recorded {len(history)} stages of {episodes} episodes in {out}",
-        json_output=json_output,
-    )
+    sentence = f"recorded {len(history)} stages of {episodes} episodes in {out}"
+    answer(_made(out, history, episodes), sentence, json_output=json_output)
+
+
+def _made(out: Path, history: LearningHistory, episodes: int) -> dict[str, Any]:
+    return {"history": str(out), "stages": len(history), "episodes_per_stage": episodes}
 
 
 def read_map(path: Path | None) -> GridMap:
@@ -133,13 +132,7 @@ def read_map(path: Path | None) -> GridMap:
 
 
 def load_features(env_id: str, name: str | None) -> RewardFeatures | StepFeatures:
-    """The features named on the command line, or those known for the environment.
-
-    Args:
-        env_id: Gymnasium name of the environment.
-        name: `module:name` of an object with `names` that computes features; the module is the
-            user's own, looked up in the current folder too.
-    """
+    """The features named on the command line, or those known for the environment."""
     return _known_features(env_id) if name is None else _own_features(name)
 
 
@@ -164,6 +157,7 @@ def _known_features(env_id: str) -> RewardFeatures | StepFeatures:
 
 
 def _own_features(name: str) -> Any:
+    """Of a module of the user's own, looked up in the current folder too."""
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise OptionError(f"--features must be module:name, but is {name!r}")

@@ -116,7 +116,7 @@ def reproduce(
     if backend not in ("joblib", "ray"):
         raise OptionError(f"backend must be joblib or ray, but is {backend!r}")
     # JSON has standard output for itself.
-    console, told = Console(quiet=json_output), []
+    console, told, n_failures = Console(quiet=json_output), [], 0
     for part in chosen:
         if not quiet:
             console.print(f"[bold]{part.name}[/bold]")
@@ -130,13 +130,14 @@ def reproduce(
             progress=not (quiet or json_output),
             finished=finished,
         )
+        n_failures += len(result.run.failures)
         told.append({"study": part.name, **_account(result)})
         console.print(result.run.summary())
         console.print(claims_table(result.claims))
         console.print(f"Table, figure and claims: {result.folder}")
     if json_output:
         typer.echo(json.dumps(told, indent=1, default=str))
-    if any(part["failures"] for part in told):
+    if n_failures:
         raise typer.Exit(1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -43,9 +44,10 @@ def _check_device(device: str) -> None:
 
 
 def _discrete_policy(history: LearningHistory, family: str, width: int, device: str) -> Policy:
-    n_actions = _count(history, "n_actions")
+    n_actions = _count(history, "n_actions", lambda stage: int(stage.actions.max()))
     if family == "tabular":
-        return TabularSoftmax(_count(history, "n_states"), n_actions, device=device)
+        n_states = _count(history, "n_states", _largest_state)
+        return TabularSoftmax(n_states, n_actions, device=device)
     if family == "linear":
         return LinearSoftmax(width, n_actions, device=device)
     return MLPCategorical(width, n_actions, hidden=_hidden(history), device=device)
@@ -71,17 +73,12 @@ def _hidden(history: LearningHistory) -> tuple[int, ...]:
     return tuple(hidden) if between <= 10**8 and len(hidden) <= 100 else _HIDDEN
 
 
-def _count(history: LearningHistory, key: str) -> int:
+def _count(history: LearningHistory, key: str, largest: Callable[[Stage], int]) -> int:
     """Number of states or actions: as recorded, else one more than the largest seen."""
     recorded = history.metadata.get(key)
     if isinstance(recorded, int) and recorded > 1:
         return recorded
-    largest = _largest_state if key == "n_states" else _largest_action
     return max(2, 1 + max(largest(stage) for stage in history))
-
-
-def _largest_action(stage: Stage) -> int:
-    return int(stage.actions.max())
 
 
 def _largest_state(stage: Stage) -> int:
