@@ -71,12 +71,12 @@ def walks(*, terminated: bool) -> LearningHistory:
     """A walker on states 0, 1, 2 whose episodes end on reaching 3, which it never acts in."""
     rng = np.random.default_rng(0)
     stages: list[list[Episode]] = []
-    for t in range(3):
+    for t in range(2):
         stages.append([])
         for _ in range(20):
             states, actions = [0], []
             while states[-1] < 3 and len(actions) < 12:
-                actions.append(int(rng.random() < 0.3 + 0.2 * t))
+                actions.append(int(rng.random() < 0.3 + 0.3 * t))
                 states.append(max(0, states[-1] + 2 * actions[-1] - 1))
             features = np.eye(4)[states[1:], 1:]
             ended = terminated and states[-1] == 3
