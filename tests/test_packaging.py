@@ -84,7 +84,7 @@ def test_the_wheel_runs_from_an_environment_of_its_own(built: Path, tmp_path: Pa
     subprocess.run([*install, "--target", str(site), str(wheel)], check=True, timeout=300)
     program = (
         "import logel, sys\n"
-        "from logel.report.page import asset\n"
+        "from logel.report.page_parts import asset\n"
         "from logel.envs.crossroad.network import network_path\n"
         "print(logel.__file__, len(asset('page.js')) > 1000, network_path(4).is_file())"
     )

@@ -12,6 +12,8 @@ from command_line import logel
 from logel.data.history import LearningHistory
 from logel.data.stage import Episode
 from logel.inference.estimate import RewardEstimate
+from logel.inference.infer import infer_reward
+from logel.policies.softmax import TabularSoftmax
 
 PYTHON = [sys.executable, "-m", "logel"]
 
@@ -32,15 +34,17 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_help_answers_within_a_second() -> None:
-    times = []
+    spent = 1.0
     for _ in range(3):
-        # Processor time of the child: others on the machine do not count.
+        # Processor time of the child: others on the machine do not count, or hardly.
         before = os.times()
         assert process("--help").returncode == 0
         after = os.times()
         spent = after.children_user - before.children_user
-        times.append(spent + after.children_system - before.children_system)
-    assert min(times) < 1.0
+        spent += after.children_system - before.children_system
+        if spent < 1.0:
+            break
+    assert spent < 1.0
 
 
 def test_record_writes_a_history_that_infer_reads(recorded: Path, tmp_path: Path) -> None:
@@ -61,6 +65,44 @@ def test_infer_clones_or_uses_recorded_parameters(tmp_path: Path) -> None:
     known = RewardEstimate.from_json(logel("infer", path, "--json").stdout)
     cloned = RewardEstimate.from_json(logel("infer", path, "--json", "--clone").stdout)
     assert "known parameters" in known.method and "cloned" in cloned.method
+
+
+def walks(*, terminated: bool) -> LearningHistory:
+    """A walker on states 0, 1, 2 whose episodes end on reaching 3, which it never acts in."""
+    rng = np.random.default_rng(0)
+    stages: list[list[Episode]] = []
+    for t in range(2):
+        stages.append([])
+        for _ in range(20):
+            states, actions = [0], []
+            while states[-1] < 3 and len(actions) < 12:
+                actions.append(int(rng.random() < 0.3 + 0.3 * t))
+                states.append(max(0, states[-1] + 2 * actions[-1] - 1))
+            features = np.eye(4)[states[1:], 1:]
+            ended = terminated and states[-1] == 3
+            stages[-1].append(Episode(np.array(states), np.array(actions), features, ended))
+    return LearningHistory.from_episodes(stages, metadata={"gamma": 0.9})
+
+
+@pytest.mark.parametrize(("terminated", "n_states"), [(False, 4), (True, 3)])
+def test_states_that_are_only_arrived_in_count_if_the_learner_would_go_on(
+    terminated: bool, n_states: int, tmp_path: Path
+) -> None:
+    history = walks(terminated=terminated)
+    assert max(int(stage.observations.max()) for stage in history) == 2
+    history.save(tmp_path / "history")
+    done = logel("infer", tmp_path / "history", "--json")
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout
+        == infer_reward(history, TabularSoftmax(n_states, 2), gamma=0.9).to_json() + "\n"
+    )
+
+
+def test_messages_quote_names_to_the_letter(tmp_path: Path) -> None:
+    arguments = ["--checkpoints", tmp_path, "--env", "CartPole-v1", "--out", tmp_path / "new"]
+    done = logel("record", *arguments, "--features", "[red]no:b")
+    assert done.returncode == 2 and "cannot load the features [red]no:b: " in done.stderr
 
 
 def test_demo_prints_json_and_saves_a_picture(tmp_path: Path) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 
 import command_line
 import logel
+from command_line import interrupted
 from logel.cli.console import STOPPED, progress_bars, read_with_progress
 from logel.data.folder import new_folder
 from logel.data.history import LearningHistory
@@ -36,22 +38,56 @@ def run(*arguments: object) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def small(n_steps: int = 3, *, parameters: bool = False) -> LearningHistory:
+@functools.cache
+def small(*, parameters: bool) -> LearningHistory:
+    """A history for everyone: nobody can change it."""
     mdp = gridworld_mdp()
     return observe(
         mdp,
         SoftValueIteration(),
         weights=grid_weights(mdp.feature_names),
-        n_steps=n_steps,
+        n_steps=3,
         n_episodes=10,
         parameters=parameters,
     )
 
 
+@dataclass(eq=False)
+class Watched(logging.Handler):
+    """What an inference told its progress and its log."""
+
+    told: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    messages: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        self.told.setdefault(what, []).append((done, total))
+
+
+@functools.cache
+def watched(method: str, known: bool) -> Watched:
+    """One inference, for the tests of its progress and of its log."""
+    watcher, logger, history = Watched(), logging.getLogger("logel"), small(parameters=known)
+    before = logger.level
+    logger.addHandler(watcher)
+    logger.setLevel(logging.INFO)
+    infer_reward(
+        history, TabularSoftmax(25, 4), gamma=0.96, method=method, progress=watcher.progress
+    )
+    logger.removeHandler(watcher)
+    logger.setLevel(before)
+    return watcher
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("console") / "history"
-    small().save(path)
+    small(parameters=False).save(path)
     return path
 
 
@@ -60,14 +96,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("method", ["joint", "two-step", "mirror", "paper"])
 def test_every_long_part_says_how_far_it_is(method: str) -> None:
-    told: dict[str, list[tuple[int, int]]] = {}
-    infer_reward(
-        small(),
-        TabularSoftmax(25, 4),
-        gamma=0.96,
-        method=method,
-        progress=lambda what, done, total: told.setdefault(what, []).append((done, total)),
-    )
+    told = watched(method, False).told
     expected = {
         "joint": {"reading", "cloning", "learner models", "intervals"},
         "two-step": {"cloning", "Jacobians", "replicates", "intervals"},
@@ -95,7 +124,7 @@ def test_bars_appear_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_reading_is_told_stage_by_stage() -> None:
     told: list[tuple[str, int, int]] = []
-    history = read_with_progress(small(), lambda *news: told.append(news))
+    history = read_with_progress(small(parameters=False), lambda *news: told.append(news))
     assert len(list(history)) == 4
     assert told == [("reading", t + 1, 4) for t in range(4)]
 
@@ -132,63 +161,15 @@ def test_log_lines_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_the_joint_fit_tells_its_heats(known: bool, caplog: pytest.LogCaptureFixture) -> None:
-    history = small(parameters=known)
-    with caplog.at_level(logging.INFO, logger="logel"):
-        infer_reward(history, TabularSoftmax(25, 4), gamma=0.96)
-    stages = [m for m in caplog.messages if m.startswith("stage ")]
+def test_the_joint_fit_tells_its_heats(known: bool) -> None:
+    messages = watched("joint", known).messages
+    stages = [m for m in messages if m.startswith("stage ")]
     assert len(stages) == 4 and all(("known parameters" in m) == known for m in stages)
-    heats = [m for m in caplog.messages if m.startswith("learner models")]
+    heats = [m for m in messages if m.startswith("learner models")]
     assert len(heats) == (1 if known else 3) and all("gradient" in m for m in heats)
 
 
 # --- Ctrl-C -------------------------------------------------------------------------------------
-
-# A shell that runs the tests in the background has them ignore Ctrl-C; these must not. The
-# function named by the first argument says "here" and waits when it is called the n-th time, so
-# that the signal comes at the worst moment.
-PROGRAM = """
-import importlib, signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)
-where, number = sys.argv[1], int(sys.argv[2])
-module, name = where.split(":")
-holder = importlib.import_module(module)
-*path, last = name.split(".")
-for part in path:
-    holder = getattr(holder, part)
-real, calls = getattr(holder, last), 0
-
-def slow(*args, **kwargs):
-    global calls
-    calls += 1
-    if calls == number:
-        print("here", flush=True)
-        time.sleep(60)
-    return real(*args, **kwargs)
-
-setattr(holder, last, slow)
-sys.argv = ["logel", *sys.argv[3:]]
-from logel.cli.main import main
-main()
-"""
-
-
-def interrupted(folder: Path, where: str, number: int, *arguments: object) -> str:
-    """What a command says when Ctrl-C comes in the n-th call of a function."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, where, str(number), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "here\n"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 130, err
-    assert out == "" and len(err.strip().splitlines()) == 1, err
-    return err.strip()
 
 
 @pytest.mark.slow
@@ -224,7 +205,7 @@ def test_ctrl_c_with_a_message_is_told_once(
 
 
 def test_a_saved_history_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    history, calls = small(), []
+    history, calls = small(parameters=False), []
 
     def stop(what: str, done: int, total: int) -> None:
         calls.append((what, done, total))

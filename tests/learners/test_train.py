@@ -17,11 +17,12 @@ from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
 from command_line import logel
 from logel import Episode, HistoryRecorder, LearningHistory, LinearSoftmax, infer_reward
-from logel.cli.main import choose_policy, main
+from logel.cli.main import main
 from logel.envs.mujoco import FEATURES
 from logel.inference.estimate import RewardEstimate
 from logel.learners.ppo import PPOSettings, train_ppo
 from logel.learners.train import train_on_estimate
+from logel.policies.choose import choose_policy
 from logel.policies.networks import MLPGaussian
 
 SMALL = partial(PPOSettings, n_envs=2, n_steps=100, batch_size=50, n_epochs=2, hidden=(8,))

@@ -5,14 +5,17 @@ All of it goes to standard error, so that standard output holds the result and n
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from logel import __version__
@@ -23,30 +26,25 @@ if TYPE_CHECKING:
     from logel.data.stage import Stage, StageSource
     from logel.types import Progress
 
-# Which extra installs what we import from it.
-EXTRAS = {
-    "PIL": "report",
-    "arviz": "arviz",
-    "h5py": "minari",
-    "libsumo": "sumo",
-    "matplotlib": "report",
-    "minari": "minari",
-    "mujoco": "mujoco",
-    "pandas": "report",
-    "plotly": "report",
-    "pyarrow": "tables",
-    "ray": "ray",
-    "sb3_contrib": "mujoco",
-    "stable_baselines3": "mujoco",
-    "tensorboard": "mujoco",
+# The packages that an extra installs and that we import.
+_PACKAGES = {
+    "arviz": ("arviz",),
+    "minari": ("h5py", "minari"),
+    "mujoco": ("mujoco", "sb3_contrib", "stable_baselines3", "tensorboard"),
+    "ray": ("ray",),
+    "report": ("PIL", "matplotlib", "pandas", "plotly"),
+    "sumo": ("libsumo",),
+    "tables": ("pyarrow",),
 }
+EXTRAS = {package: extra for extra, packages in _PACKAGES.items() for package in packages}
 STOPPED = "Stopped: nothing was written. Run the same command again to start over."
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
-VerboseOption = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Say on standard error what every stage gave.")
+HistoryFolder = Annotated[Path, Argument(help="Folder of a learning history.")]
+Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress bars.")]
+Seed = Annotated[int, Option(min=0, help="Seed of all random numbers.")]
+Verbose = Annotated[
+    bool, Option("--verbose", "-v", help="Say on standard error what every stage gave.")
 ]
 
 
@@ -56,13 +54,11 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-VersionOption = Annotated[
-    bool,
-    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
-]
-
-
-def options_of_all(version: VersionOption = False) -> None:
+def options_of_all(
+    version: Annotated[
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Recover the reward an agent is optimising by watching it learn."""
 
 
@@ -90,6 +86,16 @@ class Commands(TyperGroup):
             raise MissingExtraError(package, EXTRAS[package]) from None
 
 
+def answer(result: object, sentence: str, *, json_output: bool) -> None:
+    """Print what a command made: as JSON for programs, or as a sentence for people."""
+    typer.echo(json.dumps(result) if json_output else sentence)
+
+
+def printable(text: str) -> str:
+    """A stranger's text without control characters, which could rewrite the terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 @contextmanager
 def progress_bars(quiet: bool, *, verbose: bool = False) -> Iterator[Progress]:
     """A progress bar per activity with the time left and, if asked for, log lines above them."""
@@ -105,7 +111,7 @@ def progress_bars(quiet: bool, *, verbose: bool = False) -> Iterator[Progress]:
     console = Console(stderr=True)
     # A stage or an update may take minutes: rich's own speed estimate forgets after 30 seconds.
     with (
-        _log_lines(console if verbose else None),
+        _log_lines(console) if verbose else nullcontext(),
         Bars(
             *columns,
             console=console,
@@ -154,16 +160,13 @@ class _ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         # Names come from files: no markup, no control characters.
-        text = "".join(c if c.isprintable() else "?" for c in record.getMessage())
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        text = printable(record.getMessage())
+        self.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def _log_lines(console: Console | None) -> Iterator[None]:
+def _log_lines(console: Console) -> Iterator[None]:
     """Show what logel logs while the context lasts."""
-    if console is None:
-        yield
-        return
     logger, handler = logging.getLogger("logel"), _ConsoleHandler(console)
     before = logger.level
     logger.addHandler(handler)

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer import Argument, Option
 
-from logel.cli.console import JsonOption, QuietOption, progress_bars, read_with_progress
+from logel.cli.console import (
+    HistoryFolder,
+    Json,
+    Quiet,
+    answer,
+    printable,
+    progress_bars,
+    read_with_progress,
+)
 from logel.errors import FormatError, OptionError
 
 if TYPE_CHECKING:
@@ -26,87 +36,86 @@ _SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
 _SHOWN_STAGES, _SHOWN_FEATURES = 6, 30
 
 
-def register_data_commands(app: typer.Typer) -> None:
-    """Add the commands of this module to the command line."""
-    app.command("import")(import_history)
-    app.command("export")(export_history)
-    app.command("inspect")(inspect)
-
-
 def import_history(
     sources: Annotated[
         list[Path],
-        typer.Argument(
-            help="One table with a column stage; or tables or Minari folders, one per stage."
-        ),
+        Argument(help="One table with a column stage; or tables or Minari folders, one per stage."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the new history.")],
+    out: Annotated[Path, Option(help="Folder of the new history.")],
     file_format: Annotated[
-        str | None,
-        typer.Option("--format", help="csv, parquet or minari; by default told by the names."),
+        str | None, Option("--format", help="csv, parquet or minari; by default told by the names.")
     ] = None,
     stages: Annotated[
         Path | None,
-        typer.Option(help="Second table: stage, learning_rate, parameter_0, parameter_1, ..."),
+        Option(help="Second table: stage, learning_rate, parameter_0, parameter_1, ..."),
     ] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option(help="A column to leave out; may be repeated.")
+        list[str] | None, Option(help="A column to leave out; may be repeated.")
     ] = None,
-    gamma: Annotated[float | None, typer.Option(help="Discount factor, to be noted.")] = None,
-    json_output: JsonOption = False,
-    quiet: QuietOption = False,
+    gamma: Annotated[float | None, Option(help="Discount factor, to be noted.")] = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Make a learning history of tables of steps or of Minari datasets."""
+    chosen = _format(file_format, sources, "--format")
+    _check_free(out, may_be_empty=True)
+    metadata = _noted(gamma)
+    read = _reader(chosen, stages, ignore or ())
+    with progress_bars(quiet or json_output) as report:
+        history = read(sources, metadata=metadata, progress=report)
+        history.save(out, progress=report)
+    made = _size(history)
+    sentence = (
+        f"imported {made['stages']} stages, {made['episodes']} episodes, {made['steps']} steps "
+        f"to {out}; look at it with: logel inspect {out}"
+    )
+    answer({**made, "history": str(out)}, sentence, json_output=json_output)
+    if not json_output and chosen != "minari" and stages is None:
+        _mention_unread(sources)
+
+
+def _mention_unread(sources: Sequence[Path]) -> None:
+    """An exported history keeps its parameters in a second table: say if that was left out."""
+    left = _stages_beside(sources[0])
+    if len(sources) == 1 and left.is_file():
+        told = f"note: {left} was not read; if it holds the parameters, pass --stages {left}"
+        typer.echo(told, err=True)
+
+
+def _noted(gamma: float | None) -> dict[str, float]:
+    if gamma is None:
+        return {}
+    if not 0 <= gamma < 1:
+        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
+    return {"gamma": gamma}
+
+
+def _reader(
+    file_format: str, stages: Path | None, ignore: Sequence[str]
+) -> Callable[..., LearningHistory]:
     from logel.data.history import LearningHistory
 
-    chosen = _check_format(file_format) if file_format else _guess_format(sources, "--format")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise FormatError(f"{out} already exists: choose another path or remove it first")
-    if gamma is not None and not 0 <= gamma < 1:
-        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
-    metadata = {} if gamma is None else {"gamma": gamma}
-    if chosen == "minari":
-        if stages is not None or ignore:
-            raise OptionError("--stages and --ignore are for tables, not for Minari datasets")
-        with progress_bars(quiet or json_output) as report:
-            history = LearningHistory.from_minari(sources, metadata=metadata, progress=report)
-    else:
-        read = LearningHistory.from_csv if chosen == "csv" else LearningHistory.from_parquet
-        with progress_bars(quiet or json_output) as report:
-            history = read(
-                sources, stages=stages, ignore=ignore or (), metadata=metadata, progress=report
-            )
-    with progress_bars(quiet or json_output) as report:
-        history.save(out, progress=report)
-    made = {**_made(history), "history": str(out)}
-    if json_output:
-        typer.echo(json.dumps(made))
-    else:
-        typer.echo(
-            f"imported {made['stages']} stages, {made['episodes']} episodes, {made['steps']} steps "
-            f"to {out}; look at it with: logel inspect {out}"
-        )
-        left = _stages_beside(sources[0])
-        if chosen != "minari" and stages is None and len(sources) == 1 and left.is_file():
-            typer.echo(
-                f"note: {left} was not read; if it holds the parameters, pass --stages {left}",
-                err=True,
-            )
+    if file_format != "minari":
+        read = LearningHistory.from_csv if file_format == "csv" else LearningHistory.from_parquet
+        return partial(read, stages=stages, ignore=ignore)
+    if stages is not None or ignore:
+        raise OptionError("--stages and --ignore are for tables, not for Minari datasets")
+    return LearningHistory.from_minari
 
 
 def export_history(
-    history: Annotated[Path, typer.Argument(help="Folder of a learning history.")],
-    out: Annotated[Path, typer.Argument(help="New file, or new folder for Minari.")],
+    history: HistoryFolder,
+    out: Annotated[Path, Argument(help="New file, or new folder for Minari.")],
     to: Annotated[
-        str | None, typer.Option(help="csv, parquet or minari; by default told by the name.")
+        str | None, Option(help="csv, parquet or minari; by default told by the name.")
     ] = None,
-    json_output: JsonOption = False,
-    quiet: QuietOption = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write a history as a table of steps, or as one Minari dataset per stage."""
     from logel.data.history import LearningHistory
 
-    chosen = _check_format(to) if to else _guess_format([out], "--to")
+    chosen = _format(to, [out], "--to")
     loaded = LearningHistory.load(history)
     if chosen == "minari":
         with progress_bars(quiet or json_output) as report:
@@ -114,12 +123,12 @@ def export_history(
     else:
         written = _export_tables(loaded, out, chosen)
     if json_output:
-        typer.echo(json.dumps({**_made(loaded), "written": [str(path) for path in written]}))
-    else:
-        shown = ", ".join(map(str, written[:2])) + (", ..." if len(written) > 2 else "")
-        typer.echo(f"exported {len(loaded)} stages to {shown}")
-        if chosen != "minari":
-            typer.echo(f"to read it back: {_way_back(loaded, written)}")
+        typer.echo(json.dumps({**_size(loaded), "written": [str(path) for path in written]}))
+        return
+    shown = ", ".join(map(str, written[:2])) + (", ..." if len(written) > 2 else "")
+    typer.echo(f"exported {len(loaded)} stages to {shown}")
+    if chosen != "minari":
+        typer.echo(f"to read it back: {_way_back(loaded, written)}")
 
 
 def _export_tables(history: LearningHistory, out: Path, file_format: str) -> list[Path]:
@@ -127,11 +136,17 @@ def _export_tables(history: LearningHistory, out: Path, file_format: str) -> lis
     from logel.data.tables import table_of_stages, table_of_steps
 
     beside = _stages_beside(out)
-    if beside.exists():
-        raise FormatError(f"{beside} already exists: choose another path or remove it first")
+    _check_free(beside, may_be_empty=False)
     written = [write_table(table_of_steps(history), out, file_format)]
     second = table_of_stages(history)
     return written if second is None else [*written, write_table(second, beside, file_format)]
+
+
+def _check_free(path: Path, *, may_be_empty: bool) -> None:
+    """Nothing may be there, or an empty folder; said before the work, which may take long."""
+    empty = may_be_empty and path.is_dir() and not any(path.iterdir())
+    if path.exists() and not empty:
+        raise FormatError(f"{path} already exists: choose another path or remove it first")
 
 
 def _stages_beside(table: Path) -> Path:
@@ -139,59 +154,61 @@ def _stages_beside(table: Path) -> Path:
     return table.with_name(f"{table.stem}-stages{table.suffix}")
 
 
-def _way_back(history: LearningHistory, written: list[Path]) -> str:
+def _way_back(history: LearningHistory, written: Sequence[Path]) -> str:
     """The command that reads exported tables again with all that they hold."""
     gamma = history.metadata.get("gamma")
-    return " ".join(
-        [
-            f"logel import {written[0]}",
-            *(f"--stages {second}" for second in written[1:]),
-            *([f"--gamma {gamma}"] if isinstance(gamma, int | float) else []),
-            "--out FOLDER",
-        ]
-    )
+    words = [f"logel import {written[0]}", *(f"--stages {second}" for second in written[1:])]
+    if isinstance(gamma, int | float):
+        words.append(f"--gamma {gamma}")
+    return " ".join([*words, "--out FOLDER"])
 
 
-def inspect(
-    history: Annotated[Path, typer.Argument(help="Folder of a learning history.")],
-    json_output: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
+def _size(history: LearningHistory) -> dict[str, int]:
+    sizes = [(stage.n_episodes, stage.n_steps) for stage in history]
+    episodes, steps = map(sum, zip(*sizes, strict=True))
+    return {"stages": len(sizes), "episodes": episodes, "steps": steps}
+
+
+def _format(name: str | None, paths: Sequence[Path], option: str) -> str:
+    """The format asked for, else the one the names tell: paths without a suffix are Minari's."""
+    if name:
+        if name not in _FORMATS:
+            raise OptionError(f"unknown format {name!r}: choose one of {', '.join(_FORMATS)}")
+        return name
+    found = {
+        "minari" if path.is_dir() or not path.suffix else _SUFFIXES.get(path.suffix.lower())
+        for path in paths
+    }
+    if len(found) != 1 or (only := found.pop()) is None:
+        shown = ", ".join(str(path) for path in paths[:3])
+        raise OptionError(
+            f"cannot tell the format of {shown}: pass {option} csv, parquet or minari, the same "
+            "for all"
+        )
+    return only
+
+
+def inspect(history: HistoryFolder, json_output: Json = False, quiet: Quiet = False) -> None:
     """Say what is in a history, and what looks wrong, before you infer anything from it."""
     from logel.data.folder import recorded_versions
     from logel.data.history import LearningHistory
     from logel.data.inspection import inspect_history
 
     with progress_bars(quiet or json_output) as report:
-        loaded = read_with_progress(LearningHistory.load(history), report)
-        overview = inspect_history(loaded)
+        overview = inspect_history(read_with_progress(LearningHistory.load(history), report))
     versions = recorded_versions(history)
     if json_output:
         found = {**overview.to_dict(), "versions": versions}
         typer.echo(json.dumps(found, indent=1, allow_nan=False))
-        return
-    _print_overview(overview, versions, str(history))
+    else:
+        _print_overview(overview, versions, str(history))
 
 
-def _print_overview(overview: HistoryOverview, versions: dict[str, str], name: str) -> None:
-    console = Console()
-    steps = sum(stage.steps for stage in overview.stages)
-    noted = {key: overview.metadata.get(key) for key in ("environment", "learner", "gamma")}
-    facts = {
-        **{key: str(value) for key, value in noted.items() if isinstance(value, str | float)},
-        "stages": f"{len(overview.stages)}, {steps} steps in all",
-        "observations": overview.observations,
-        "actions": overview.actions,
-        "features": ", ".join(overview.feature_names or ()) or "not recorded",
-        "parameters": "unknown"
-        if overview.n_parameters is None
-        else f"known, {overview.n_parameters} per stage",
-        "learning rates": "known" if overview.learning_rates_known else "unknown",
-        "movement": overview.movement,
-        "recorded with": ", ".join(f"{key} {value}" for key, value in versions.items()),
-    }
+def _print_overview(overview: HistoryOverview, versions: Mapping[str, str], name: str) -> None:
+    # Names and notes are strangers' text: `:b:` in them is no emoji.
+    console = Console(emoji=False)
     console.print(f"[bold]{escape(name)}[/bold]")
-    for key, value in facts.items():
+    for key, value in _facts(overview, versions).items():
         console.print(f"{key:>15}  {_plain(value)}", highlight=False, soft_wrap=True)
     console.print(_stage_table(overview))
     if overview.feature_names is not None:
@@ -200,6 +217,23 @@ def _print_overview(overview: HistoryOverview, versions: dict[str, str], name: s
         console.print("Nothing looks wrong.")
     for problem in overview.problems:
         console.print(f"[yellow]![/yellow] {_plain(problem)}", highlight=False, soft_wrap=True)
+
+
+def _facts(overview: HistoryOverview, versions: Mapping[str, str]) -> dict[str, str]:
+    noted = {key: overview.metadata.get(key) for key in ("environment", "learner", "gamma")}
+    steps = sum(stage.steps for stage in overview.stages)
+    n_parameters = overview.n_parameters
+    return {
+        **{key: str(value) for key, value in noted.items() if isinstance(value, str | float)},
+        "stages": f"{len(overview.stages)}, {steps} steps in all",
+        "observations": overview.observations,
+        "actions": overview.actions,
+        "features": ", ".join(overview.feature_names or ("not recorded",)),
+        "parameters": "unknown" if n_parameters is None else f"known, {n_parameters} per stage",
+        "learning rates": "known" if overview.learning_rates_known else "unknown",
+        "movement": overview.movement,
+        "recorded with": ", ".join(f"{key} {value}" for key, value in versions.items()),
+    }
 
 
 def _stage_table(overview: HistoryOverview) -> Table:
@@ -240,39 +274,9 @@ def _table(headings: Sequence[str]) -> Table:
 
 
 def _plain(text: str) -> str:
-    """A stranger's text without markup and control characters."""
-    return escape("".join(c if c.isprintable() else "?" for c in text))
+    """A stranger's text, neither markup nor control characters."""
+    return escape(printable(text))
 
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
-
-
-def _made(history: LearningHistory) -> dict[str, Any]:
-    sizes = [(stage.n_episodes, stage.n_steps) for stage in history]
-    return {
-        "stages": len(sizes),
-        "episodes": sum(episodes for episodes, _ in sizes),
-        "steps": sum(steps for _, steps in sizes),
-    }
-
-
-def _check_format(name: str) -> str:
-    if name not in _FORMATS:
-        raise OptionError(f"unknown format {name!r}: choose one of {', '.join(_FORMATS)}")
-    return name
-
-
-def _guess_format(paths: list[Path], option: str) -> str:
-    """The format the names tell: folders (and new paths without a suffix) are Minari's."""
-    found = {
-        "minari" if path.is_dir() or not path.suffix else _SUFFIXES.get(path.suffix.lower())
-        for path in paths
-    }
-    if len(found) != 1 or (only := found.pop()) is None:
-        shown = ", ".join(str(path) for path in paths[:3])
-        raise OptionError(
-            f"cannot tell the format of {shown}: pass {option} csv, parquet or minari, the same "
-            "for all"
-        )
-    return only

@@ -142,7 +142,7 @@ class RewardEstimate:
 
         An information bound at the estimate: it takes the recovered weights and rates for the true
         ones, and further stages to tell as much as those seen. Methods differ in what they assume
-        about the noise; see `Planning.proportional` for two-step estimates.
+        about the noise; see `Planning.of`.
 
         Args:
             episodes: Multiple of the episodes per stage, 1 for as many as were seen.

@@ -1,63 +1,43 @@
 """The report: one HTML file that needs nothing else, with the figures drawn by its own script.
 
 Text, tables and text alternatives are written here, so that the page can be read without scripts;
-`assets/page.js` draws the figures from the JSON in the page. Whatever comes from a file is escaped
-in both places, and a content security policy allows only the very style and script of this page.
+`assets/page.js` draws the figures from the JSON in the page.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from importlib.resources import files
 from os import PathLike
 from pathlib import Path
-from string import Template
 from typing import Any
 
-from logel import __version__
 from logel.data.folder import write_atomically
 from logel.data.history import LearningHistory
 from logel.errors import FormatError, OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.report.page_data import page_data
 from logel.report.page_figures import estimate_figures
+from logel.report.page_parts import PNG, assemble, image, section, table
 from logel.report.reward_maps import RewardMap
-from logel.report.safe_text import clean, content_hash, embed_json, escape, plain, table
+from logel.report.safe_text import clean, escape, plain
+from logel.report.study_page import find_studies, study_page
 from logel.types import FeatureFunction
 
-LARGEST_PAGE = 3 * 10**6
-PNG = b"\x89PNG\r\n\x1a\n"
-
-
-def asset(name: str) -> str:
-    """The text of a file under `assets`."""
-    return files("logel.report").joinpath("assets", name).read_text("utf-8")
-
-
-def assemble(*, title: str, body: str, data: Any) -> str:
-    """The page around a body: style, script, data, and the policy that allows nothing else."""
-    style, script = asset("page.css"), asset("page.js")
-    policy = (
-        f"default-src 'none'; img-src data:; style-src {content_hash(style)}; "
-        f"script-src {content_hash(script)}; base-uri 'none'; form-action 'none'"
-    )
-    page = Template(asset("page.html")).substitute(
-        title=escape(title),
-        policy=policy,
-        style=style,
-        script=script,
-        body=body,
-        data=embed_json(data),
-        made=f"Made by logel {escape(__version__)} on {datetime.now(UTC):%d %B %Y}.",
-    )
-    if len(page.encode()) > LARGEST_PAGE:
-        raise OptionError(
-            f"the page would have {len(page.encode()) / 1e6:.1f} MB, more than "
-            f"{LARGEST_PAGE / 1e6:g}: leave out the picture, or report fewer studies at once"
-        )
-    return page
+# Title and lead of every section with figures.
+_SECTIONS = {
+    "weights": ("What it wants", ""),
+    "map": ("Where it is paid", ""),
+    "identified": ("What the data can tell, and what not", ""),
+    "stages": (
+        "Watching it learn",
+        "Move the slider, or press play, to follow the learner from stage to stage.",
+    ),
+    "fit": (
+        "How well the reward explains the learning",
+        "A reward is believable when the learner moves where the reward says it should.",
+    ),
+    "planning": ("What more data would bring", ""),
+}
 
 
 def estimate_page(
@@ -82,26 +62,13 @@ def estimate_page(
     found = page_data(estimate, history, features=features, reward_map=reward_map)
     data = plain(found)
     figures = estimate_figures(data)
+    figures["map"] += _picture(picture)
+    sections = [section(name, *_SECTIONS[name], parts) for name, parts in figures.items()]
     body = [
         _hero(title, data),
-        _list_section("warnings", "Warnings", data["warnings"], marker="warning"),
-        section("weights", "What it wants", "", figures["weights"]),
-        section("map", "Where it is paid", "", [*figures["map"], *_picture(picture)]),
-        section("identified", "What the data can tell, and what not", "", figures["identified"]),
-        section(
-            "stages",
-            "Watching it learn",
-            "Move the slider, or press play, to follow the learner from stage to stage.",
-            figures["stages"],
-        ),
-        section(
-            "fit",
-            "How well the reward explains the learning",
-            "A reward is believable when the learner moves where the reward says it should.",
-            figures["fit"],
-        ),
-        section("planning", "What more data would bring", "", figures["planning"]),
-        _list_section("next", "What to do next", data["next"], marker="step"),
+        _list_section("warnings", "Warnings", data["warnings"], marker="warnings"),
+        *sections,
+        _list_section("next", "What to do next", data["next"], marker="steps"),
         _provenance(data),
     ]
     return assemble(title=title, body="\n".join(part for part in body if part), data=data)
@@ -130,45 +97,34 @@ def write_report(
     Returns:
         The path of the page.
     """
-    from logel.report.study_page import find_studies, study_page
-
     target = Path(out)
     if not target.parent.is_dir():
         raise OptionError(f"cannot write the report: there is no folder {target.parent}")
     if target.is_dir():
         raise OptionError(f"cannot write the report: {target} is a folder; name a file")
-    studies: Sequence[Path] = ()
-    if not isinstance(result, RewardEstimate):
-        path = Path(result)
-        if path.is_dir() and (path / "estimate.json").is_file():
-            path = path / "estimate.json"
-        if target.exists() and target.samefile(path):
-            raise OptionError(f"the report would replace the estimate {path}: name another file")
-        if path.is_dir():
-            studies = find_studies(path)
-        else:
-            result = RewardEstimate.load(path)
     if isinstance(result, RewardEstimate):
-        page = estimate_page(
-            result, history, features=features, reward_map=reward_map, picture=picture
-        )
+        found: RewardEstimate | Sequence[Path] = result
     else:
-        if history is not None:
-            raise OptionError(f"{result} is a study, not an estimate: leave out the history")
-        page = study_page(studies)
+        found = _load(Path(result), target)
+    if isinstance(found, RewardEstimate):
+        page = estimate_page(
+            found, history, features=features, reward_map=reward_map, picture=picture
+        )
+    elif history is not None:
+        raise OptionError(f"{result} is a study, not an estimate: leave out the history")
+    else:
+        page = study_page(found)
     write_atomically(target, page.encode())
     return target
 
 
-def section(name: str, title: str, lead: str, parts: Sequence[str]) -> str:
-    """A section of the page; nothing if it has no parts."""
-    if not parts:
-        return ""
-    lead = f'<p class="lead">{escape(lead)}</p>' if lead else ""
-    return (
-        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">'
-        f"{escape(title)}</h2>{lead}{''.join(parts)}</section>"
-    )
+def _load(path: Path, target: Path) -> RewardEstimate | Sequence[Path]:
+    """The estimate at a path, or the folders of the studies there."""
+    if path.is_dir() and (path / "estimate.json").is_file():
+        path = path / "estimate.json"
+    if target.exists() and target.samefile(path):
+        raise OptionError(f"the report would replace the estimate {path}: name another file")
+    return find_studies(path) if path.is_dir() else RewardEstimate.load(path)
 
 
 def _hero(title: str, data: dict[str, Any]) -> str:
@@ -193,7 +149,7 @@ def _list_section(name: str, title: str, lines: Sequence[str], *, marker: str) -
     items = "".join(
         f"<li>{escape(line[:1].upper() + line[1:], longest=1000)}</li>" for line in lines
     )
-    return section(name, title, "", [f'<ol class="{marker}s">{items}</ol>'])
+    return section(name, title, "", [f'<ol class="{marker}">{items}</ol>'])
 
 
 def _picture(picture: bytes | None) -> list[str]:
@@ -203,17 +159,6 @@ def _picture(picture: bytes | None) -> list[str]:
         raise FormatError("the picture of the reward must be a PNG file")
     alt = "The reward, as drawn by whoever made this page"
     return [image(picture, title="A picture of the reward", alt=alt)]
-
-
-def image(png: bytes, *, title: str, alt: str, extra: str = "") -> str:
-    """A PNG inside the page, with its title, text alternative and whatever goes below."""
-    encoded = base64.b64encode(png).decode()
-    return (
-        f'<figure class="card picture"><figcaption><h3>{escape(title)}</h3></figcaption>'
-        f'<img alt="{escape(alt)}" '
-        f'src="data:image/png;base64,{encoded}">'
-        f"{extra}</figure>"
-    )
 
 
 def _provenance(data: dict[str, Any]) -> str:

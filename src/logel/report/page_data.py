@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,24 +12,23 @@ from logel.errors import OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.report.page_stages import StageViews, stage_views
 from logel.report.page_words import (
-    STATUS_NAMES,
+    STATUS_WORDS,
+    combinations,
     gauge_sentences,
     headline,
     next_steps,
     qualifier,
-    simple_combination,
     status_advice,
     status_mood,
+    verdicts,
 )
-from logel.report.page_words import verdicts as sorted_features
 from logel.report.reward_maps import RewardMap, rbf_map, world_map
 from logel.report.safe_text import clean
-from logel.types import FeatureFunction, Float
+from logel.types import Array, FeatureFunction
 
-LEVELS = (0.5, 0.8, 0.95)
-MOST_WEIGHTS = 300
-MOST_POINTS = 400
-_MOST_NOTES = 40
+_LEVELS = (0.5, 0.8, 0.95)
+# What a phone can still show, and a reader take in.
+_MOST_WEIGHTS, _MOST_POINTS, _MOST_NOTES, _MOST_COMBINATIONS, _MOST_CHOICES = 300, 400, 40, 12, 200
 
 
 def page_data(
@@ -39,20 +38,13 @@ def page_data(
     features: FeatureFunction | None = None,
     reward_map: RewardMap | None = None,
 ) -> dict[str, Any]:
-    """Everything on the page of an estimate.
-
-    Args:
-        estimate: The estimate.
-        history: The history it was made from, for the stages and the map.
-        features: Computes the features, where the history carries none.
-        reward_map: A drawing of the reward; found from names and history by default.
-    """
+    """Everything on the page of an estimate; for the arguments see `estimate_page`."""
     views = None if history is None else stage_views(estimate, history, features=features)
-    drawn = reward_map if reward_map is not None else _find_map(estimate, views)
     warnings = [clean(note, longest=600) for note in estimate.notes[:_MOST_NOTES]]
-    if history is not None:
+    if history is not None and views is not None:
         warnings += _mismatches(estimate, history, views, computed=features is not None)
-    shown = _shown(estimate.weights)
+    # In their own order.
+    shown = np.sort(np.argsort(-np.abs(estimate.weights), kind="stable")[:_MOST_WEIGHTS])
     if len(shown) < len(estimate.weights):
         warnings.append(
             f"Only the {len(shown)} largest of {len(estimate.weights)} weights are on this page."
@@ -61,38 +53,37 @@ def page_data(
         "headline": headline(estimate),
         "qualifier": qualifier(estimate),
         "status": {
-            "name": STATUS_NAMES[estimate.status],
+            "name": STATUS_WORDS[estimate.status].name,
             "code": estimate.status.name,
             "mood": status_mood(estimate),
             "sentence": status_advice(estimate),
         },
         "facts": _facts(estimate, views),
-        "names": [clean(name, longest=80) for name in estimate.feature_names],
+        "names": _names(estimate),
         "weights": _weights(estimate, shown),
         "gauge": _gauge(estimate, shown),
-        "steps": {
-            "rates": estimate.learning_rates[:MOST_POINTS],
-            "explained": estimate.fit.explained[:MOST_POINTS],
-            "cosines": estimate.fit.cosines[:MOST_POINTS],
-            "chance": estimate.fit.chance,
-        },
-        "held_out": _held_out(estimate),
-        "trace": _thinned(estimate.objective_trace),
-        "models": _models(estimate),
+        **_fit(estimate),
         "planning": _planning(estimate, shown),
-        "map": None if drawn is None else _map(drawn),
-        "stages": None if views is None else views.to_plain(),
-        "gamma": None if views is None else views.gamma,
+        "map": _map(reward_map or _find_map(estimate, views)),
+        **_stages(views),
         "warnings": warnings,
         "next": next_steps(estimate),
-        "config": [(clean(k), clean(v)) for k, v in _flat(estimate.config)],
-        "versions": [(clean(k), clean(v)) for k, v in list(estimate.versions.items())[:40]],
+        "config": _lines(_flat(estimate.config)),
+        "versions": _lines(list(estimate.versions.items())[:40]),
         "method": clean(estimate.method),
     }
 
 
+def _names(estimate: RewardEstimate) -> list[str]:
+    return [clean(name, longest=80) for name in estimate.feature_names]
+
+
+def _lines(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, str]]:
+    return [(clean(key), clean(value)) for key, value in pairs]
+
+
 def _find_map(estimate: RewardEstimate, views: StageViews | None) -> RewardMap | None:
-    names = [clean(name, longest=80) for name in estimate.feature_names]
+    names = _names(estimate)
     found = rbf_map(names, estimate.weights)
     if found is None and views is not None and views.world is not None:
         found = world_map(views.world, estimate.weights, names)
@@ -100,11 +91,7 @@ def _find_map(estimate: RewardEstimate, views: StageViews | None) -> RewardMap |
 
 
 def _mismatches(
-    estimate: RewardEstimate,
-    history: LearningHistory,
-    views: StageViews | None,
-    *,
-    computed: bool,
+    estimate: RewardEstimate, history: LearningHistory, views: StageViews, *, computed: bool
 ) -> list[str]:
     """Signs that the history is not the one the estimate was made from, or not shown whole."""
     found = []
@@ -121,8 +108,9 @@ def _mismatches(
         )
     if not history.complete:
         found.append("The history's recording was interrupted; these are the stages it has.")
-    if views is not None and len(views.stages) < views.n_stages:
-        found.append(f"Only {len(views.stages)} of the {views.n_stages} stages are shown.")
+    shown, n_stages = len(views.shown["stages"]), views.shown["n_stages"]
+    if shown < n_stages:
+        found.append(f"Only {shown} of the {n_stages} stages are shown.")
     return found
 
 
@@ -132,7 +120,7 @@ def _facts(estimate: RewardEstimate, views: StageViews | None) -> list[tuple[str
         ("steps watched", str(len(estimate.learning_rates))),
     ]
     if views is not None:
-        few, many = min(views.episodes), max(views.episodes)
+        few, many = min(views.shown["episodes"]), max(views.shown["episodes"])
         facts.append(("episodes per stage", str(few) if few == many else f"{few} to {many}"))
     explained = estimate.fit.explained[np.isfinite(estimate.fit.explained)]
     cosines = estimate.fit.cosines[np.isfinite(estimate.fit.cosines)]
@@ -145,58 +133,55 @@ def _facts(estimate: RewardEstimate, views: StageViews | None) -> list[tuple[str
     return facts
 
 
-def _shown(weights: Float) -> Float:
-    """Indices of the features on the page, in their own order."""
-    return np.sort(np.argsort(-np.abs(weights), kind="stable")[:MOST_WEIGHTS])
-
-
-def _weights(estimate: RewardEstimate, shown: Any) -> dict[str, Any]:
-    found = sorted_features(estimate)
+def _weights(estimate: RewardEstimate, shown: Array) -> dict[str, Any]:
+    found = verdicts(estimate)
     return {
         "index": shown,
         "weight": estimate.weights[shown],
         "error": estimate.standard_errors[shown],
         "positive": estimate.probability_positive()[shown],
         "verdict": [found.word(int(j)) for j in shown],
-        "intervals": {f"{100 * level:.0f}": estimate.interval(level)[shown] for level in LEVELS},
+        "intervals": {f"{100 * level:.0f}": estimate.interval(level)[shown] for level in _LEVELS},
         "unit": "unit norm" if estimate.scale == "unit norm" else "reward per feature unit",
     }
 
 
-def _gauge(estimate: RewardEstimate, shown: Any) -> dict[str, Any]:
+def _gauge(estimate: RewardEstimate, shown: Array) -> dict[str, Any]:
     gauge = estimate.gauge
-    rows = np.concatenate([gauge.directions, gauge.weak])[:12]
+    rows = np.concatenate([gauge.directions, gauge.weak])[:_MOST_COMBINATIONS]
     sizes = np.maximum(np.abs(rows).max(axis=1, keepdims=True), 1e-300)
     signs = np.sign(np.take_along_axis(rows, np.abs(rows).argmax(axis=1)[:, None], axis=1))
     return {
         "sentences": gauge_sentences(estimate),
         "rows": (rows * signs / sizes)[:, shown],
-        "none": min(len(gauge.directions), 12),
-        "plot": not all(simple_combination(row) for row in rows),
+        "none": min(len(gauge.directions), _MOST_COMBINATIONS),
+        "plot": not all(found.simple for found in combinations(rows, estimate)),
         "rank": estimate.rank,
         "condition": estimate.condition,
     }
 
 
-def _held_out(estimate: RewardEstimate) -> Float | None:
-    held_out = estimate.held_out
-    if held_out is None or not np.isfinite(held_out).any():
-        return None
-    return held_out[:MOST_POINTS]
-
-
-def _thinned(trace: Float) -> dict[str, Any]:
-    kept = np.unique(np.linspace(0, max(len(trace) - 1, 0), MOST_POINTS).round().astype(int))
+def _fit(estimate: RewardEstimate) -> dict[str, Any]:
+    """How well the reward explains the learning, step by step and model by model."""
+    fit, held_out, trace = estimate.fit, estimate.held_out, estimate.objective_trace
+    known = held_out is not None and np.isfinite(held_out).any()
+    kept = np.unique(np.linspace(0, max(len(trace) - 1, 0), _MOST_POINTS).round().astype(int))
     kept = kept[: len(trace)]
-    return {"update": kept + 1, "value": trace[kept]}
+    models = sorted(estimate.models.items(), key=lambda item: -item[1])[:20]
+    return {
+        "steps": {
+            "rates": estimate.learning_rates[:_MOST_POINTS],
+            "explained": fit.explained[:_MOST_POINTS],
+            "cosines": fit.cosines[:_MOST_POINTS],
+            "chance": fit.chance,
+        },
+        "held_out": None if held_out is None or not known else held_out[:_MOST_POINTS],
+        "trace": {"update": kept + 1, "value": trace[kept]},
+        "models": [(clean(name, longest=40), gain) for name, gain in models],
+    }
 
 
-def _models(estimate: RewardEstimate) -> list[tuple[str, float]]:
-    order = sorted(estimate.models.items(), key=lambda item: -item[1])
-    return [(clean(name, longest=40), gain) for name, gain in order[:20]]
-
-
-def _planning(estimate: RewardEstimate, shown: Any) -> dict[str, Any] | None:
+def _planning(estimate: RewardEstimate, shown: Array) -> dict[str, Any] | None:
     now = np.diff(estimate.interval(0.95), axis=1)[:, 0]
     episodes = estimate.expected_widths(2.0)
     if not np.isfinite(episodes).any():
@@ -205,25 +190,24 @@ def _planning(estimate: RewardEstimate, shown: Any) -> dict[str, Any] | None:
     return {"now": now[shown], "episodes": episodes[shown], "stages": stages[shown]}
 
 
-def _map(drawn: RewardMap) -> dict[str, Any]:
-    return {
-        "values": np.vectorize(lambda x: float(f"{x:.3g}"))(drawn.values),
-        "labels": drawn.labels,
-        "moves": drawn.moves,
-        "caption": drawn.caption,
-        "x": drawn.x,
-        "y": drawn.y,
-        "extent": drawn.extent,
-    }
+def _stages(views: StageViews | None) -> dict[str, Any]:
+    return {"stages": views and views.shown, "gamma": views and views.gamma}
+
+
+def _map(drawn: RewardMap | None) -> dict[str, Any] | None:
+    if drawn is None:
+        return None
+    # Colours show no more than three digits.
+    return {**vars(drawn), "values": np.vectorize(lambda x: float(f"{x:.3g}"))(drawn.values)}
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested choices as lines `outer.inner`; at most 200 of them."""
+    """Nested choices as lines `outer.inner`, not too many and not too deep."""
     lines: list[tuple[str, Any]] = []
-    for key, value in list(config.items())[:200]:
+    for key, value in list(config.items())[:_MOST_CHOICES]:
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and prefix.count(".") < 4:
             lines += _flat(value, f"{name}.")
         else:
             lines.append((name, value))
-    return lines[:200]
+    return lines[:_MOST_CHOICES]

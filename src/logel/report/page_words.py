@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,21 +14,58 @@ from logel.types import Float
 
 # A feature this much inside the gauge has no identified part worth naming.
 _WHOLLY = 0.99
+# A coefficient this small, beside the largest of a combination, is not worth naming.
 _TERM = 0.05
 # Above this, a random direction is so close to any other that the cosine is no evidence.
 _TELLING = 0.5
+# Multiples of the stages that are tried to settle a sign; nobody records more than the last.
 _TRIED = (2, 4, 8, 16, 32, 64)
+# Combinations to advise on, or to name: a page is read by people.
+_MOST_COMBINATIONS = 6
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """Features by what their intervals allow to say; every feature is in exactly one.
+class StatusWords(NamedTuple):
+    """A status in two words, what it means, why not to trust the weights, and what to do next."""
 
-    Attributes:
-        paid: Weight surely positive.
-        pays: Weight surely negative.
-        open: The interval contains zero, or there is none.
-        silent: The data cannot speak about the weight at all.
+    name: str
+    advice: str
+    doubt: str = ""
+    step: str = ""
+
+
+_NEGATIVE = "Treat this page as a negative result."
+STATUS_WORDS = {
+    Status.OK: StatusWords(
+        "Solved", "The solve converged, and the design determines every direction of the weights."
+    ),
+    Status.RANK_DEFICIENT: StatusWords(
+        "Solved in part", "That leaves the identified part as it is; the rest is named below."
+    ),
+    Status.UNEXPLAINED: StatusWords(
+        "Not explained",
+        _NEGATIVE,
+        "No reward made of these features explains how the learner moved better than chance does",
+        "Watch more stages or more episodes, and ask whether the features can express what the "
+        "learner might want; then infer again.",
+    ),
+    Status.NOT_CONVERGED: StatusWords(
+        "Not converged",
+        "Run the inference again with more iterations before using it.",
+        step="Infer again with a larger max_iterations (joint fits: more rounds in heats).",
+    ),
+    Status.RATES_AT_BOUND: StatusWords(
+        "Not explained",
+        _NEGATIVE,
+        "The learner did not move the way any reward made of these features would move it",
+        "Try another learner model, or other features: none of these moves it.",
+    ),
+}
+
+
+class Verdicts(NamedTuple):
+    """Features by what can be said of their weights; every feature is in exactly one.
+
+    Surely positive; surely negative; an interval that contains zero, or none; not identified.
     """
 
     paid: tuple[int, ...]
@@ -37,124 +75,168 @@ class Verdicts:
 
     def word(self, feature: int) -> str:
         """The verdict on one feature."""
-        for name in ("paid", "pays", "silent"):
-            if feature in getattr(self, name):
-                return name
-        return "open"
+        return next(name for name, group in self._asdict().items() if feature in group)
 
 
 def verdicts(estimate: RewardEstimate, level: float = 0.95) -> Verdicts:
     """Sort the features, largest weight first, by their intervals at a level."""
-    inside = (estimate.gauge.directions**2).sum(axis=0)
-    ends = estimate.interval(level)
-    groups: dict[str, list[int]] = {"paid": [], "pays": [], "open": [], "silent": []}
-    for j in np.argsort(-np.abs(estimate.weights), kind="stable"):
-        low, high = ends[j]
-        word = "open"
-        if inside[j] > _WHOLLY:
-            word = "silent"
-        elif low > 0:
-            word = "paid"
-        elif high < 0:
-            word = "pays"
-        groups[word].append(int(j))
-    return Verdicts(**{name: tuple(members) for name, members in groups.items()})
+    low, high = estimate.interval(level).T
+    silent = (estimate.gauge.directions**2).sum(axis=0) > _WHOLLY
+    paid, pays = ~silent & (low > 0), ~silent & (high < 0) & ~(low > 0)
+    order = np.argsort(-np.abs(estimate.weights), kind="stable")
+    groups = (paid, pays, ~(silent | paid | pays), silent)
+    return Verdicts(*(tuple(int(j) for j in order if group[j]) for group in groups))
 
 
 def headline(estimate: RewardEstimate) -> str:
     """What was found, in one sentence."""
-    found = verdicts(estimate)
-    names = estimate.feature_names
-
-    def of(members: tuple[int, ...]) -> str:
-        return listed(names[j] for j in members)
-
-    if estimate.status is Status.UNEXPLAINED:
-        return (
-            "No reward made of these features explains how the learner moved better than chance "
-            "does, so the weights below should not be trusted."
-        )
-    if estimate.status is Status.RATES_AT_BOUND:
-        return (
-            "The learner did not move the way any reward made of these features would move it, so "
-            "the weights below should not be trusted."
-        )
-    if is_doubtful(estimate):
-        return (
+    doubt = STATUS_WORDS[estimate.status].doubt
+    if not doubt and is_doubtful(estimate):
+        doubt = (
             "The recovered reward points where the learner went no better than a random direction "
-            "would, so the weights below should not be trusted."
+            "would"
         )
+    if doubt:
+        return f"{doubt}, so the weights below should not be trusted."
     if not np.isfinite(estimate.interval(0.95)).any():
         top = int(np.abs(estimate.weights).argmax())
         sign = "paid for" if estimate.weights[top] > 0 else "paying for"
         return (
-            f"The learner looks as if it were {sign} {clean(names[top], longest=60)} most, but "
-            "without intervals nobody can tell how sure that is."
+            f"The learner looks as if it were {sign} "
+            f"{clean(estimate.feature_names[top], longest=60)} most, but without intervals nobody "
+            "can tell how sure that is."
         )
-    parts = []
-    if found.paid:
-        parts.append(f"is paid for {of(found.paid)}")
-    if found.pays:
-        parts.append(f"pays for {of(found.pays)}")
-    if not parts:
+    return _signs(estimate)
+
+
+def _signs(estimate: RewardEstimate) -> str:
+    """Which weights are surely positive or negative, and about which nobody can tell."""
+    found, names = verdicts(estimate), estimate.feature_names
+    paid, pays, still_open, silent = (listed(names[j] for j in group) for group in found)
+    signs = [f"is paid for {paid}"] if found.paid else []
+    signs += [f"pays for {pays}"] if found.pays else []
+    if not signs:
         return "These data do not tell the sign of any single weight yet."
-    sentence = "The learner " + " and ".join(parts)
+    sentence = f"The learner {' and '.join(signs)}"
     if found.open:
-        sentence += f"; the sign of {of(found.open)} is still open"
+        sentence += f"; the sign of {still_open} is still open"
     if found.silent:
-        sentence += f"; nothing can be said about {of(found.silent)}"
-    return sentence + "."
+        sentence += f"; nothing can be said about {silent}"
+    return f"{sentence}."
 
 
 def qualifier(estimate: RewardEstimate) -> str:
     """How the weights are to be read: scale and gauge, in one or two sentences."""
-    words = []
+    words = "Weights carry their own scale, since the learning rates were known."
     if estimate.scale == "unit norm":
-        words.append(
+        words = (
             "Weights have unit length: their size relative to each other means something, their "
             "absolute size does not."
         )
-    else:
-        words.append("Weights carry their own scale, since the learning rates were known.")
-    shared = [row for row in estimate.gauge.directions if _is_common_level(row)]
+    shared = [c for c in combinations(estimate.gauge.directions, estimate) if c.common_level]
     if shared:
-        members = [
-            name
-            for name, c in zip(estimate.feature_names, shared[0], strict=True)
-            if abs(c) > _TERM * np.abs(shared[0]).max()
-        ]
-        words.append(
-            f"Only differences between {listed(members, most=6)} can be seen, so each weight is "
-            "to be read against their average."
+        words += (
+            f" Only differences between {listed(shared[0].members, most=6)} can be seen, so each "
+            "weight is to be read against their average."
         )
-    return " ".join(words)
+    return words
 
 
-def _terms(row: Float) -> Float:
-    scaled = np.asarray(row / row[np.abs(row).argmax()])
-    return np.where(np.abs(scaled) > _TERM, scaled, 0.0)
+class Combination(NamedTuple):
+    """A combination of weights that the data cannot tell, and how to speak of it.
+
+    Its features with a coefficient worth naming, as they come and largest first; and whether it
+    adds the same amount to each of several weights.
+    """
+
+    members: Sequence[str]
+    largest: Sequence[str]
+    common_level: bool
+
+    @property
+    def simple(self) -> bool:
+        """Whether a sentence says it all: one feature, or the common level of some."""
+        return len(self.members) == 1 or self.common_level
+
+    def phrase(self) -> str:
+        """The combination as part of a sentence."""
+        if len(self.members) == 1:
+            return f"the weight of {listed(self.members)}"
+        if self.common_level:
+            return f"the common level of {listed(self.members, most=6)}"
+        return f"a combination of {listed(self.largest, most=5)}"
+
+    def step(self, reason: str) -> str:
+        """What to do about it."""
+        names = listed(self.members)
+        if len(self.members) == 1:
+            return (
+                f"Leave out {names}, or watch the learner where it varies: its weight is not "
+                f"identified ({reason})."
+            )
+        if len(self.members) == 2:
+            return (
+                f"{names} cannot be told apart ({reason}): drop one of them, or watch the learner "
+                "where they differ."
+            )
+        if self.common_level:
+            return (
+                f"Compare rewards only through differences between {listed(self.members, most=6)}, "
+                "or drop one of them as the reference: their common level is not identified "
+                f"({reason})."
+            )
+        return (
+            f"One combination of {names} is not identified ({reason}): drop one of them, or watch "
+            "the learner where they vary by themselves."
+        )
 
 
-def _is_common_level(row: Float) -> bool:
-    terms = _terms(row)
-    used = terms[terms != 0]
-    return len(used) > 1 and bool((np.abs(used - 1) < 0.01).all())
+def combinations(rows: Iterable[Float], estimate: RewardEstimate) -> list[Combination]:
+    """The directions of a gauge, one per row."""
+    found = []
+    for row in rows:
+        scaled = row / row[np.abs(row).argmax()]
+        used = np.flatnonzero(np.abs(scaled) > _TERM)
+        # Directions are found from sampled features, to about a percent.
+        level = len(used) > 1 and bool((np.abs(scaled[used] - 1) < 0.01).all())
+        order = np.argsort(-np.abs(row), kind="stable")[: len(used)]
+        members, largest = ([estimate.feature_names[j] for j in js] for js in (used, order))
+        found.append(Combination(members, largest, level))
+    return found
 
 
-def simple_combination(row: Float) -> bool:
-    """Whether a direction is one feature, or the common level of some: a sentence says it all."""
-    return int((_terms(row) != 0).sum()) == 1 or _is_common_level(row)
+def gauge_sentences(estimate: RewardEstimate) -> list[str]:
+    """What is not identified, and what hardly, one short sentence for each direction."""
+    gauge, most = estimate.gauge, _MOST_COMBINATIONS
+    told = [
+        f"Not identified: {found.phrase()}; {clean(gauge.reason)}."
+        for found in combinations(gauge.directions, estimate)
+    ]
+    told += [
+        f"Hardly identified: {found.phrase()}; its effect cannot be told from the sampling noise "
+        "of the Jacobians."
+        for found in combinations(gauge.weak, estimate)
+    ]
+    if len(told) > most:
+        told = [*told[: most - 1], f"And {len(told) - most + 1} more such combinations."]
+    return told
 
 
-def is_doubtful(estimate: RewardEstimate) -> bool:
-    """Whether the predicted movement is no closer to the observed than chance would have it.
+def _median_cosine(estimate: RewardEstimate) -> float | None:
+    """Of predicted and observed movement, or None where that is no evidence.
 
-    With few parameters even chance comes close, and the cosines say nothing either way.
+    With few parameters even chance comes close, and cosines say nothing either way.
     """
     cosines = estimate.fit.cosines[np.isfinite(estimate.fit.cosines)]
     if len(cosines) == 0 or estimate.fit.chance > _TELLING:
-        return False
-    return bool(np.median(cosines) <= estimate.fit.chance)
+        return None
+    return float(np.median(cosines))
+
+
+def is_doubtful(estimate: RewardEstimate) -> bool:
+    """Whether the predicted movement is no closer to the observed than chance would have it."""
+    median = _median_cosine(estimate)
+    return median is not None and median <= estimate.fit.chance
 
 
 def status_mood(estimate: RewardEstimate) -> str:
@@ -164,24 +246,9 @@ def status_mood(estimate: RewardEstimate) -> str:
     return "good" if estimate.status is Status.OK and not estimate.notes else "fair"
 
 
-STATUS_NAMES = {
-    Status.OK: "Solved",
-    Status.RANK_DEFICIENT: "Solved in part",
-    Status.UNEXPLAINED: "Not explained",
-    Status.NOT_CONVERGED: "Not converged",
-    Status.RATES_AT_BOUND: "Not explained",
-}
-
-
 def status_advice(estimate: RewardEstimate) -> str:
     """The status's sentence, with what it means for the reader."""
-    advice = {
-        Status.OK: "The solve converged, and the design determines every direction of the weights.",
-        Status.RANK_DEFICIENT: "That leaves the identified part as it is; the rest is named below.",
-        Status.UNEXPLAINED: "Treat this page as a negative result.",
-        Status.NOT_CONVERGED: "Run the inference again with more iterations before using it.",
-        Status.RATES_AT_BOUND: "Treat this page as a negative result.",
-    }[estimate.status]
+    advice = STATUS_WORDS[estimate.status].advice
     if is_doubtful(estimate):
         advice = "But the movement it predicts is not the learner's: treat it as a negative result."
     elif estimate.status is Status.OK and estimate.notes:
@@ -194,38 +261,15 @@ def status_advice(estimate: RewardEstimate) -> str:
 
 def next_steps(estimate: RewardEstimate) -> list[str]:
     """What to do next, most pressing first."""
-    steps = []
-    if estimate.status is Status.UNEXPLAINED:
-        steps.append(
-            "Watch more stages or more episodes, and ask whether the features can express what "
-            "the learner might want; then infer again."
-        )
-    if estimate.status is Status.NOT_CONVERGED:
-        steps.append("Infer again with a larger max_iterations (joint fits: more rounds in heats).")
-    if estimate.status is Status.RATES_AT_BOUND:
-        steps.append("Try another learner model, or other features: none of these moves it.")
-    steps += [_gauge_step(row, estimate) for row in estimate.gauge.directions[:6]]
-    weak = estimate.gauge.weak
-    if len(weak) > 2:
-        steps.append(
-            f"{len(weak)} combinations of weights cannot be told from sampling noise: collect more "
-            "episodes, or describe the reward with fewer or coarser features."
-        )
-    for row in weak if len(weak) <= 2 else ():
-        steps.append(
-            f"Collect more episodes before reading anything into {_phrase(row, estimate)}: "
-            "its effect cannot yet be told from sampling noise."
-        )
-    cosines = estimate.fit.cosines[np.isfinite(estimate.fit.cosines)]
-    chance = estimate.fit.chance
-    if len(cosines) and chance <= _TELLING and np.median(cosines) < 2 * chance:
-        steps.append(
-            f"The predicted movement points where the learner went hardly better than chance "
-            f"(median cosine {number(float(np.median(cosines)))}, chance "
-            f"{number(estimate.fit.chance)}): compare learner models, or add the feature that "
-            "is missing."
-        )
-    steps += _planning_steps(estimate)
+    gauge = estimate.gauge
+    unidentified = combinations(gauge.directions[:_MOST_COMBINATIONS], estimate)
+    steps = [
+        STATUS_WORDS[estimate.status].step,
+        *(found.step(clean(gauge.reason)) for found in unidentified),
+        *_weak_steps(estimate),
+        _cosine_step(estimate),
+        *_planning_steps(estimate),
+    ]
     if estimate.covariance is None and estimate.draws is None:
         steps.append("Infer again with intervals=True to learn how sure these weights are.")
     found = verdicts(estimate)
@@ -235,62 +279,31 @@ def next_steps(estimate: RewardEstimate) -> list[str]:
             "LinearReward.from_estimate(estimate, features).wrap(env), and compare it with the "
             "learner."
         )
-    return steps
+    return [step for step in steps if step]
 
 
-def _members(row: Float, estimate: RewardEstimate) -> list[str]:
-    used = _terms(row) != 0
-    return [name for name, on in zip(estimate.feature_names, used, strict=True) if on]
-
-
-def _phrase(row: Float, estimate: RewardEstimate) -> str:
-    members = _members(row, estimate)
-    if len(members) == 1:
-        return f"the weight of {listed(members)}"
-    if _is_common_level(row):
-        return f"the common level of {listed(members, most=6)}"
-    largest = np.argsort(-np.abs(row), kind="stable")[: len(members)]
-    return f"a combination of {listed((estimate.feature_names[j] for j in largest), most=5)}"
-
-
-def gauge_sentences(estimate: RewardEstimate, *, most: int = 6) -> list[str]:
-    """What is not identified, and what hardly, one short sentence for each direction."""
-    gauge = estimate.gauge
-    told = [
-        f"Not identified: {_phrase(row, estimate)}; {clean(gauge.reason)}."
-        for row in gauge.directions
+def _weak_steps(estimate: RewardEstimate) -> list[str]:
+    weak = estimate.gauge.weak
+    if len(weak) > 2:
+        return [
+            f"{len(weak)} combinations of weights cannot be told from sampling noise: collect more "
+            "episodes, or describe the reward with fewer or coarser features."
+        ]
+    return [
+        f"Collect more episodes before reading anything into {found.phrase()}: its effect cannot "
+        "yet be told from sampling noise."
+        for found in combinations(weak, estimate)
     ]
-    told += [
-        f"Hardly identified: {_phrase(row, estimate)}; its effect cannot be told from the sampling "
-        "noise of the Jacobians."
-        for row in gauge.weak
-    ]
-    if len(told) > most:
-        told = [*told[: most - 1], f"And {len(told) - most + 1} more such combinations."]
-    return told
 
 
-def _gauge_step(row: Float, estimate: RewardEstimate) -> str:
-    members = _members(row, estimate)
-    reason = estimate.gauge.reason
-    if len(members) == 1:
-        return (
-            f"Leave out {listed(members)}, or watch the learner where it varies: its weight is not "
-            f"identified ({clean(reason)})."
-        )
-    if len(members) == 2:
-        return (
-            f"{listed(members)} cannot be told apart ({clean(reason)}): drop one of them, or watch "
-            "the learner where they differ."
-        )
-    if _is_common_level(row):
-        return (
-            f"Compare rewards only through differences between {listed(members, most=6)}, or drop "
-            f"one of them as the reference: their common level is not identified ({clean(reason)})."
-        )
+def _cosine_step(estimate: RewardEstimate) -> str:
+    median, chance = _median_cosine(estimate), estimate.fit.chance
+    if median is None or median >= 2 * chance:
+        return ""
     return (
-        f"One combination of {listed(members)} is not identified ({clean(reason)}): drop one of "
-        "them, or watch the learner where they vary by themselves."
+        "The predicted movement points where the learner went hardly better than chance (median "
+        f"cosine {number(median)}, chance {number(chance)}): compare learner models, or add the "
+        "feature that is missing."
     )
 
 
@@ -299,26 +312,24 @@ def _planning_steps(estimate: RewardEstimate) -> list[str]:
     if estimate.planning is None:
         return []
     now = np.diff(estimate.interval(0.95), axis=1)[:, 0]
+    episodes, stages = estimate.expected_widths(2.0), estimate.expected_widths(1.0, 2.0)
     found = verdicts(estimate)
-    candidates = [j for j in found.open if np.isfinite(now[j]) and now[j] > 0]
-    what, most = "whose sign is still open", 2
-    if not candidates:
-        candidates = [j for j in (*found.paid, *found.pays) if np.isfinite(now[j]) and now[j] > 0]
-        what, most = "the widest of all", 1
+
+    def widest(members: Sequence[int]) -> list[int]:
+        return sorted((j for j in members if 0 < now[j] < np.inf), key=lambda j: -now[j])
+
+    chosen, what = widest(found.open)[:2], "whose sign is still open"
+    if not chosen:
+        chosen, what = widest((*found.paid, *found.pays))[:1], "the widest of all"
     steps = []
-    for j in sorted(candidates, key=lambda j: -now[j])[:most]:
-        more = estimate.expected_widths(2.0)[j], estimate.expected_widths(1.0, 2.0)[j]
-        if not np.isfinite(more).all():
-            continue
-        name = clean(estimate.feature_names[j], longest=60)
-        sentence = (
-            f"Twice the episodes would narrow the 95% interval of {name} ({what}) from "
-            f"{number(now[j], 2)} to about {number(more[0], 2)} wide, twice the stages to about "
-            f"{number(more[1], 2)}."
-        )
-        if j in found.open:
-            sentence += _needed(estimate, j)
-        steps.append(sentence)
+    for j in chosen:
+        if np.isfinite([episodes[j], stages[j]]).all():
+            name = clean(estimate.feature_names[j], longest=60)
+            steps.append(
+                f"Twice the episodes would narrow the 95% interval of {name} ({what}) from "
+                f"{number(now[j], 2)} to about {number(episodes[j], 2)} wide, twice the stages to "
+                f"about {number(stages[j], 2)}.{_needed(estimate, j) if j in found.open else ''}"
+            )
     return steps
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.data.history import LearningHistory
-from logel.data.stage import Stage
+from logel.data.stage import Signature, Stage
 from logel.errors import OptionError
 from logel.types import FeatureFunction, Float
 
@@ -23,7 +23,7 @@ Int = npt.NDArray[np.int64]
 LARGEST_WORLD = 400
 MOST_ACTIONS = 16
 _RASTER = 48
-_RBF_NAME = re.compile(r"rbf\(\s*([-+0-9.e]{1,20})\s*(?:,\s*([-+0-9.e]{1,20})\s*)?\)")
+_RBF_NAME = re.compile(r"rbf\(\s*([-+0-9.e]{1,20})\s*,\s*([-+0-9.e]{1,20})\s*\)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,50 +90,56 @@ def discrete_world(
     history: LearningHistory, *, features: FeatureFunction | None = None
 ) -> DiscreteWorld | None:
     """The world behind a history, or None if it is not small, discrete and numbered from 0."""
-    signature = history.signature
-    discrete = signature.discrete_observations and signature.discrete_actions
-    if not discrete or signature.observation_shape or signature.action_shape:
-        return None
     n_states, n_actions = _sizes(history)
     if not (0 < n_states <= LARGEST_WORLD and 0 < n_actions <= MOST_ACTIONS):
         return None
     counts = np.zeros((n_states, n_actions, n_states), dtype=np.int64)
-    sums: Float | None = None
-    squares: Float | None = None
+    # Sums of the features on arriving at each state, and of their squares.
+    moments: Float | None = None
     for s, a, following, phi in _transitions(history, features):
         np.add.at(counts, (s, a, following), 1)
         if phi is not None:
-            if sums is None or squares is None:
-                sums = np.zeros((n_states, phi.shape[1]))
-                squares = np.zeros_like(sums)
-            np.add.at(sums, following, phi)
-            np.add.at(squares, following, phi**2)
+            if moments is None:
+                moments = np.zeros((2, n_states, phi.shape[1]))
+            np.add.at(moments[0], following, phi)
+            np.add.at(moments[1], following, phi**2)
     columns, moves = _layout(counts)
     arrival, exact = None, False
-    if sums is not None and squares is not None:
-        seen = counts.sum(axis=(0, 1))[:, None]
-        arrival = np.where(seen > 0, sums / np.maximum(seen, 1), np.nan)
-        spread = squares / np.maximum(seen, 1) - np.nan_to_num(arrival) ** 2
-        exact = bool((spread <= 1e-9 * (1 + np.nan_to_num(arrival) ** 2)).all())
+    if moments is not None:
+        arrival, exact = _arrivals(moments, counts.sum(axis=(0, 1)))
     return DiscreteWorld(n_states, n_actions, columns, moves, arrival, exact)
 
 
+def _arrivals(moments: Float, seen: Int) -> tuple[Float, bool]:
+    """Mean features on arriving at each state, and whether they are always the same there."""
+    sums, squares = moments / np.maximum(seen, 1)[:, None]
+    arrival = np.where(seen[:, None] > 0, sums, np.nan)
+    # Features recorded as float32 differ by rounding.
+    spread = squares - np.nan_to_num(arrival) ** 2
+    return arrival, bool((spread <= 1e-9 * (1 + np.nan_to_num(arrival) ** 2)).all())
+
+
+def _is_discrete(signature: Signature) -> bool:
+    discrete = signature.discrete_observations and signature.discrete_actions
+    return discrete and signature.observation_shape == signature.action_shape == ()
+
+
 def _sizes(history: LearningHistory) -> tuple[int, int]:
-    """Numbers of states and actions; (0, 0) when some are negative."""
-    top = [-1, -1]
+    """Numbers of states and actions; (0, 0) when they are not numbered from 0."""
+    n_states = n_actions = 0
+    if not _is_discrete(history.signature):
+        return 0, 0
     for stage in history:
-        columns = [stage.observations], [stage.actions]
-        if stage.last_observations is not None:
-            columns[0].append(stage.last_observations)
-        for i, arrays in enumerate(columns):
-            if min(int(array.min()) for array in arrays) < 0:
-                return 0, 0
-            top[i] = max(top[i], *(int(array.max()) for array in arrays))
+        last = stage.last_observations
+        states = stage.observations if last is None else np.append(stage.observations, last)
+        if min(states.min(), stage.actions.min()) < 0:
+            return 0, 0
+        n_states = max(n_states, int(states.max()) + 1)
+        n_actions = max(n_actions, int(stage.actions.max()) + 1)
     recorded = history.metadata.get("n_states")
-    n_states = top[0] + 1
     if isinstance(recorded, int) and n_states <= recorded <= LARGEST_WORLD:
         n_states = recorded
-    return n_states, top[1] + 1
+    return n_states, n_actions
 
 
 def _transitions(
@@ -158,37 +164,37 @@ def _layout(counts: Int) -> tuple[int | None, tuple[tuple[int, int], ...]]:
     Every pair of a state and an action has one vote, for its most frequent outcome: what leads
     elsewhere (a goal that resets, a slip) is then outvoted however often it was visited.
     """
-    n_states, n_actions, _ = counts.shape
-    steps: list[int] = []
-    support: list[Int] = []
-    for a in range(n_actions):
-        tried = np.flatnonzero(counts[:, a].sum(axis=1))
-        moved = counts[tried, a].argmax(axis=1) - tried
-        moving = moved[moved != 0]
-        if len(moving) <= len(tried) // 4:
-            steps.append(0)
-            support.append(tried[:0])
-            continue
-        values, votes = np.unique(moving, return_counts=True)
-        if votes.max() < 0.7 * len(moving):
-            return None, ()
-        steps.append(int(values[votes.argmax()]))
-        support.append(tried[moved == steps[-1]])
-    width = max(abs(step) for step in steps)
-    if width < 1 or n_states % width or not set(steps) <= {0, 1, -1, width, -width}:
+    agreed = [_main_move(counts[:, a]) for a in range(counts.shape[1])]
+    n_states, width = len(counts), max(abs(step) for step, _ in agreed)
+    if width < 1 or n_states % width:
         return None, ()
-    if width == 1:
-        return n_states, tuple((0, step) for step in steps)
-    moves = []
-    for step, states in zip(steps, support, strict=True):
-        if abs(step) == width:
-            moves.append((step // width, 0))
-            continue
-        # A sideways move that often changes the row is no move on this grid.
-        if step and np.mean(states // width == (states + step) // width) < 0.9:
-            return None, ()
-        moves.append((0, step))
-    return width, tuple(moves)
+    columns = n_states if width == 1 else width
+    moves = [_move(step, states, columns) for step, states in agreed]
+    return (None, ()) if None in moves else (columns, tuple(filter(None, moves)))
+
+
+def _move(step: int, states: Int, columns: int) -> tuple[int, int] | None:
+    """A step from these states as (down, right), or None if it is no move on the grid."""
+    if abs(step) == columns:
+        return step // columns, 0
+    # A sideways move that often changes the row is none.
+    stays = len(states) == 0 or np.mean(states // columns == (states + step) // columns) >= 0.9
+    return (0, step) if abs(step) <= 1 and stays else None
+
+
+def _main_move(outcomes: Int) -> tuple[int, Int]:
+    """How most states move under an action, off any grid if they disagree; and which of them do."""
+    tried = np.flatnonzero(outcomes.sum(axis=1))
+    moved = outcomes[tried].argmax(axis=1) - tried
+    moving = moved[moved != 0]
+    # A wall may stop some; an action that stops almost everywhere is one that stays.
+    if len(moving) <= len(tried) // 4:
+        return 0, tried[:0]
+    values, votes = np.unique(moving, return_counts=True)
+    if votes.max() < 0.7 * len(moving):
+        return len(outcomes) + 1, tried[:0]
+    step = int(values[votes.argmax()])
+    return step, tried[moved == step]
 
 
 def world_map(world: DiscreteWorld, weights: Float, names: Sequence[str]) -> RewardMap | None:
@@ -216,36 +222,37 @@ def world_map(world: DiscreteWorld, weights: Float, names: Sequence[str]) -> Rew
 
 def rbf_map(names: Sequence[str], weights: Float) -> RewardMap | None:
     """The reward over a plane, when features are Gaussian bumps named after their centres."""
-    found = [
-        (_RBF_NAME.fullmatch(name), weight) for name, weight in zip(names, weights, strict=True)
-    ]
-    pairs = [(m[1], m[2], w) for m, w in found if m is not None and m[2] is not None]
-    try:
-        centres = np.array([(float(x), float(y)) for x, y, _ in pairs])
-    except ValueError:
-        return None
-    if len(centres) < 4 or not np.isfinite(centres).all() or np.abs(centres).max() > 1e12:
-        return None
-    axes = [np.unique(centres[:, i]) for i in (0, 1)]
-    if min(len(axis) for axis in axes) < 2 or len(axes[0]) * len(axes[1]) != len(centres):
+    bumps = _bumps(names, weights)
+    axes = [np.unique(bumps[:, i]) for i in (0, 1)]
+    if min(map(len, axes)) < 2 or len(axes[0]) * len(axes[1]) != len(bumps):
         return None
     spacing = [float(np.diff(axis).mean()) for axis in axes]
     low = [float(axis[0] - step / 2) for axis, step in zip(axes, spacing, strict=True)]
     high = [float(axis[-1] + step / 2) for axis, step in zip(axes, spacing, strict=True)]
     middles = (np.arange(_RASTER) + 0.5) / _RASTER
-    x = low[0] + middles * (high[0] - low[0])
-    y = high[1] - middles * (high[1] - low[1])
-    bumps_x = np.exp(-0.5 * ((x[:, None] - centres[:, 0]) / spacing[0]) ** 2)
-    bumps_y = np.exp(-0.5 * ((y[:, None] - centres[:, 1]) / spacing[1]) ** 2)
-    heights = np.array([w for _, _, w in pairs])
+    # Rows are drawn from the top.
+    points = low[0] + middles * (high[0] - low[0]), high[1] - middles * (high[1] - low[1])
+    x, y = (np.exp(-0.5 * ((points[i][:, None] - bumps[:, i]) / spacing[i]) ** 2) for i in (0, 1))
     return RewardMap(
-        np.einsum("yk,xk,k->yx", bumps_y, bumps_x, heights),
+        np.einsum("yk,xk,k->yx", y, x, bumps[:, 2]),
         caption="Sum of the Gaussian bumps at their recovered heights, each as wide as the "
         "centres are apart; other features are left out.",
         x="first coordinate of the bumps",
         y="second coordinate of the bumps",
         extent=(low[0], high[0], low[1], high[1]),
     )
+
+
+def _bumps(names: Sequence[str], weights: Float) -> Float:
+    """Both coordinates of every bump and its height, (k, 3); none when names make no sense."""
+    none = np.zeros((0, 3))
+    found = [(_RBF_NAME.fullmatch(name), w) for name, w in zip(names, weights, strict=True)]
+    try:
+        bumps = np.array([(float(m[1]), float(m[2]), w) for m, w in found if m is not None])
+    except ValueError:
+        return none
+    sensible = len(bumps) and (np.abs(bumps[:, :2]) <= 1e12).all()
+    return bumps if sensible else none
 
 
 def visits_and_policy(stage: Stage, world: DiscreteWorld) -> tuple[Float, Float]:

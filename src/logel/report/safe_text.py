@@ -1,14 +1,12 @@
-"""Strings from strangers' files, made fit for a page: cleaned, escaped, embedded, hashed."""
+"""Strings from strangers' files, made fit for a page: cleaned, escaped, embedded."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 import json
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,31 +34,21 @@ def escape(text: object, *, longest: int = LONGEST) -> str:
 
 def plain(value: Any, *, digits: int = 6) -> Any:
     """Values as JSON can hold them: arrays to lists, numbers rounded, not-a-number to None."""
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist(), digits=digits)
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
     if isinstance(value, Mapping):
         return {clean(key): plain(item, digits=digits) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+    if isinstance(value, list | tuple):
         return [plain(item, digits=digits) for item in value]
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
+    if isinstance(value, float):
         return float(f"{value:.{digits}g}") if math.isfinite(value) else None
-    return clean(value, longest=2000)
+    return value if isinstance(value, int | None) else clean(value, longest=2000)
 
 
 def embed_json(value: Any) -> str:
     """JSON that cannot leave the script element it stands in."""
     text = json.dumps(plain(value), separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def content_hash(text: str) -> str:
-    """The source expression that allows exactly this inline style or script."""
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -72,22 +60,11 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def listed(names: Iterable[object], *, most: int = 4) -> str:
     """Names as a phrase: `a, b and c`, or `a, b and 7 more`."""
-    shown = [clean(name, longest=60) for name in names]
-    if len(shown) > most:
-        shown = [*shown[: most - 1], f"{len(shown) - most + 1} more"]
+    every = list(names)
+    cut = most - 1 if len(every) > most else len(every)
+    shown = [clean(name, longest=60) for name in every[:cut]]
+    if len(every) > most:
+        shown.append(f"{len(every) - cut} more")
     if len(shown) < 2:
         return "".join(shown)
     return f"{', '.join(shown[:-1])} and {shown[-1]}"
-
-
-def table(headers: Sequence[object], rows: Iterable[Sequence[object]], *, caption: str) -> str:
-    """An HTML table that scrolls by itself; every cell is escaped, the first heads its row."""
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in headers)
-    body = []
-    for first, *rest in rows:
-        cells = "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-        body.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
-    return (
-        f'<div class="scroll" tabindex="0"><table><caption>{escape(caption)}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
-    )

@@ -11,16 +11,15 @@ import io
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
 from logel.errors import FormatError, MissingExtraError, OptionError
-from logel.report.page import LARGEST_PAGE, PNG, assemble, image, section
-from logel.report.page_figures import choice
-from logel.report.safe_text import clean, escape, listed, number, plain, table
+from logel.report.page_parts import LARGEST_PAGE, PNG, assemble, choice, image, section, table
+from logel.report.safe_text import clean, escape, listed, number, plain
 
 _LARGEST_TEXT = 8 * 2**20
 _LARGEST_PICTURE = 32 * 2**20
@@ -30,30 +29,26 @@ _MOST_CLAIMS = 400
 _MOST_ROWS = 400
 _MOST_PICTURES = 12
 _MOST_RUNS = 120
+_MOST_MADE = 40
 # A longer summary scrolls by itself.
 _MOST_OPEN = 40
 _BADGES = {"holds": "holds", "does not hold": "fails", "undecided": "undecided"}
+_LOOKS = {"holds": "for", "does not hold": "against"}
+
+# Rows of cells, the header first.
+Table = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """What a study's folder holds.
-
-    Attributes:
-        name: Of the study.
-        claims: One mapping per claim, as in `claims.json`.
-        tables: Tables of `summary.md`, as rows of cells, the header first.
-        pictures: File name and PNG bytes.
-        made_by: The contents of `made-by.json`, possibly empty.
-        rows: The first rows of `table.csv`, the header first.
-    """
+    """What a study's folder holds: claims, summary, pictures by name, provenance, first rows."""
 
     name: str
-    claims: tuple[Mapping[str, Any], ...]
-    tables: tuple[tuple[tuple[str, ...], ...], ...]
-    pictures: tuple[tuple[str, bytes], ...]
+    claims: Sequence[Mapping[str, Any]]
+    tables: Sequence[Table]
+    pictures: Sequence[tuple[str, bytes]]
     made_by: Mapping[str, Any]
-    rows: tuple[tuple[str, ...], ...] = ()
+    rows: Table = ()
 
 
 def find_studies(folder: Path) -> list[Path]:
@@ -71,138 +66,109 @@ def find_studies(folder: Path) -> list[Path]:
 
 def read_study(folder: Path) -> StudyFolder:
     """Read and check a study's folder."""
-    claims = _read_json(folder / "claims.json")
+    claims_file, made_file, summary = (
+        folder / name for name in ("claims.json", "made-by.json", "summary.md")
+    )
+    claims = _read_json(claims_file)
     if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
-        raise FormatError(f"{folder / 'claims.json'} is not a list of claims")
-    made_path, summary = folder / "made-by.json", folder / "summary.md"
-    made_by = _read_json(made_path) if made_path.is_file() else {}
+        raise FormatError(f"{claims_file} is not a list of claims")
+    made_by = _read_json(made_file) if made_file.is_file() else {}
     if not isinstance(made_by, dict):
-        raise FormatError(f"{made_path} does not say what a study was made by")
-    tables = parse_tables(_read_text(summary)) if summary.is_file() else []
-    pictures = []
-    for path in sorted(folder.glob("*.png"))[:_MOST_PICTURES]:
-        if not path.is_file():
-            raise FormatError(f"{path} is not a plain file")
-        if path.stat().st_size > _LARGEST_PICTURE:
-            raise FormatError(f"{path} is larger than any figure of a study")
-        png = path.read_bytes()
-        if not png.startswith(PNG):
-            raise FormatError(f"{path} is not a PNG picture")
-        pictures.append((path.name, png))
+        raise FormatError(f"{made_file} does not say what a study was made by")
+    tables = parse_tables(_read_text(summary) if summary.is_file() else "")
     return StudyFolder(
         name=clean(made_by.get("study", folder.resolve().name), longest=80),
-        claims=tuple(claims[:_MOST_CLAIMS]),
+        claims=claims[:_MOST_CLAIMS],
         # The first table of a summary repeats the claims.
-        tables=tuple(tables[1:] if claims else tables),
-        pictures=tuple(pictures),
+        tables=tables[1:] if claims else tables,
+        pictures=_read_pictures(folder),
         made_by=made_by,
         rows=_read_rows(folder / "table.csv"),
     )
 
 
-def parse_tables(text: str) -> list[tuple[tuple[str, ...], ...]]:
+def parse_tables(text: str) -> list[Table]:
     """Tables in Markdown with a bar at both ends of every line; other lines separate them."""
-    tables: list[list[tuple[str, ...]]] = [[]]
-    for line in text.splitlines():
-        line = line.strip()
-        if len(line) < 2 or not (line.startswith("|") and line.endswith("|")):
-            if tables[-1]:
-                tables.append([])
-            continue
-        cells = tuple(cell.strip().strip("*") for cell in line[1:-1].split("|"))
-        if not all(cell and set(cell) <= {"-", ":"} for cell in cells):
-            tables[-1].append(cells)
-    return [tuple(rows[: _MOST_ROWS + 1]) for rows in tables if len(rows) > 1]
+    lines = (line.strip() for line in text.splitlines())
+    groups = groupby(lines, lambda line: len(line) > 1 and line[0] == line[-1] == "|")
+    tables = [_rows_of(group) for inside, group in groups if inside]
+    return [rows[: _MOST_ROWS + 1] for rows in tables if len(rows) > 1]
+
+
+def _rows_of(lines: Iterable[str]) -> Table:
+    rows = (tuple(cell.strip().strip("*") for cell in line[1:-1].split("|")) for line in lines)
+    rule = {"-", ":"}
+    return tuple(row for row in rows if not all(cell and set(cell) <= rule for cell in row))
 
 
 def study_page(folders: Sequence[Path]) -> str:
     """The page of one or more studies, as HTML."""
     studies = [read_study(folder) for folder in folders]
+    # Base 64 takes four characters for three bytes.
     size = sum(len(png) for study in studies for _, png in study.pictures) * 4 / 3
     shrink = min(1.0, math.sqrt(_PICTURE_BUDGET / size)) if size else 1.0
     body = [_hero(studies)]
-    for i, study in enumerate(studies):
-        parts = [_claims(study, i)] if study.claims else []
-        for name, png in study.pictures:
-            alt = f"{study.name}: figure {name}"
-            smaller = _shrunk(png, shrink) if shrink < 1 else png
-            parts.append(image(smaller, title=f"Figure {name}", alt=alt, extra=_rows(study.rows)))
-        for rows in study.tables:
-            parts.append(_summary(rows))
-        parts.append(_made(study))
-        body.append(section(f"study-{i}", study.name, "", parts))
+    body += [_section(study, i, shrink) for i, study in enumerate(studies)]
     title = f"Study: {studies[0].name}" if len(studies) == 1 else f"{len(studies)} studies"
     return assemble(title=title, body="\n".join(body), data={})
 
 
-def _verdicts(studies: Sequence[StudyFolder]) -> dict[str, int]:
-    tally = dict.fromkeys(_BADGES, 0)
-    for study in studies:
-        for claim in study.claims:
-            verdict = str(claim.get("verdict"))
-            if verdict in tally:
-                tally[verdict] += 1
-    return tally
+def _section(study: StudyFolder, index: int, shrink: float) -> str:
+    parts = [_claims(study, index)] if study.claims else []
+    parts += [_picture(study, name, png, shrink) for name, png in study.pictures]
+    parts += [_summary(rows) for rows in study.tables]
+    return section(f"study-{index}", study.name, "", [*parts, _made(study)])
+
+
+def _picture(study: StudyFolder, name: str, png: bytes, shrink: float) -> str:
+    smaller = _shrunk(png, shrink) if shrink < 1 else png
+    alt = f"{study.name}: figure {name}"
+    return image(smaller, title=f"Figure {name}", alt=alt, extra=_rows(study.rows))
 
 
 def _hero(studies: Sequence[StudyFolder]) -> str:
-    tally = _verdicts(studies)
-    n = sum(tally.values())
+    said = [str(claim.get("verdict")) for study in studies for claim in study.claims]
+    tally = {verdict: said.count(verdict) for verdict in _BADGES}
     name = listed(study.name for study in studies)
-    if n == 0:
-        sentence = f"{name}: figures and tables, no claims."
-    else:
-        claims = "1 claim" if n == 1 else f"{n} claims"
-        sentence = f"Of {claims}, {tally['holds']} hold{'s' if tally['holds'] == 1 else ''}"
-        if tally["undecided"]:
-            sentence += (
-                f", {tally['undecided']} remain{'s' if tally['undecided'] == 1 else ''} open"
-            )
-        if tally["does not hold"]:
-            sentence += f", and {tally['does not hold']} did not survive the numbers"
-        sentence += "."
     return (
-        f'<header class="hero"><p class="eyebrow">{escape(name)}</p><h1>{escape(sentence)}</h1>'
+        f'<header class="hero"><p class="eyebrow">{escape(name)}</p>'
+        f"<h1>{escape(_finding(name, tally))}</h1>"
         '<p class="lead">A claim holds, or does not, when the whole 98% interval of its statistic '
         f"lies on one side of the threshold; otherwise it is undecided.</p>{_tally(tally)}</header>"
     )
+
+
+def _finding(name: str, tally: Mapping[str, int]) -> str:
+    n, holds, still_open = sum(tally.values()), tally["holds"], tally["undecided"]
+    if n == 0:
+        return f"{name}: figures and tables, no claims."
+    claims = "1 claim" if n == 1 else f"{n} claims"
+    sentence = f"Of {claims}, {holds} hold{'s' if holds == 1 else ''}"
+    if still_open:
+        sentence += f", {still_open} remain{'s' if still_open == 1 else ''} open"
+    if tally["does not hold"]:
+        sentence += f", and {tally['does not hold']} did not survive the numbers"
+    return f"{sentence}."
 
 
 def _tally(tally: Mapping[str, int]) -> str:
     total = sum(tally.values())
     if total == 0:
         return ""
-    bars, at = [], 0.0
-    looks = {"holds": "fill-for", "undecided": "track", "does not hold": "fill-against"}
-    for verdict, look in looks.items():
+    bars, at = "", 0.0
+    for verdict in ("holds", "undecided", "does not hold"):
+        look = f"fill-{_LOOKS[verdict]}" if verdict in _LOOKS else "track"
         share = 100 * tally[verdict] / total
-        bars.append(f'<rect x="{at:.2f}" y="0" width="{share:.2f}" height="10" class="{look}"/>')
+        bars += f'<rect x="{at:.2f}" y="0" width="{share:.2f}" height="10" class="{look}"/>'
         at += share
     told = ", ".join(f"{count} {verdict}" for verdict, count in tally.items())
     return (
         f'<div class="tally" role="img" aria-label="{escape(told)}">'
-        f'<svg viewBox="0 0 100 10" preserveAspectRatio="none">{"".join(bars)}</svg></div>'
+        f'<svg viewBox="0 0 100 10" preserveAspectRatio="none">{bars}</svg></div>'
     )
 
 
 def _claims(study: StudyFolder, index: int) -> str:
-    rows = []
-    for raw in study.claims:
-        claim = plain(raw, digits=12)
-        verdict = str(claim.get("verdict"))
-        badge = _BADGES.get(verdict, "undecided")
-        wanted = f"wanted {claim.get('wanted')} {number(_float(claim.get('threshold')))}"
-        ends = f"{number(_float(claim.get('low')))} to {number(_float(claim.get('high')))}"
-        rows.append(
-            f'<tr data-verdict="{badge}">'
-            f'<td><span class="badge {badge}">{escape(verdict)}</span></td>'
-            f'<th scope="row" class="what">{escape(claim.get("claim"))}'
-            f"<small>{escape(claim.get('observer'))}: {escape(claim.get('statistic'))}; "
-            f"{escape(claim.get('source'))}</small></th>"
-            f"<td>{_interval(claim)}</td>"
-            f"<td>{number(_float(claim.get('value')))}<small>{ends}; {escape(wanted)}</small></td>"
-            f"<td>{escape(claim.get('runs'))}</td></tr>"
-        )
     options = [("all", "All"), ("holds", "Hold"), ("undecided", "Open"), ("fails", "Do not hold")]
     filters = choice("verdict", "Show", options, "all") if index == 0 else ""
     return (
@@ -212,8 +178,29 @@ def _claims(study: StudyFolder, index: int) -> str:
         "<thead><tr>"
         '<th scope="col">verdict</th><th scope="col" class="what">claim</th>'
         '<th scope="col">interval</th><th scope="col">mean</th><th scope="col">runs</th>'
-        "</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></div></div>"
+        f"</tr></thead><tbody>{''.join(map(_claim, study.claims))}</tbody></table></div></div>"
+    )
+
+
+def _claim(raw: Mapping[str, Any]) -> str:
+    claim = plain(raw, digits=12)
+    verdict = str(claim.get("verdict"))
+    badge = _BADGES.get(verdict, "undecided")
+    value, low, high, threshold = (
+        _float(claim.get(name)) for name in ("value", "low", "high", "threshold")
+    )
+    wanted = f"wanted {claim.get('wanted')} {number(threshold)}"
+    drawn = ""
+    if value is not None and low is not None and high is not None and threshold is not None:
+        drawn = _interval(value, low, high, threshold, _LOOKS.get(verdict, "open"))
+    return (
+        f'<tr data-verdict="{badge}">'
+        f'<td><span class="badge {badge}">{escape(verdict)}</span></td>'
+        f'<th scope="row" class="what">{escape(claim.get("claim"))}'
+        f"<small>{escape(claim.get('observer'))}: {escape(claim.get('statistic'))}; "
+        f"{escape(claim.get('source'))}</small></th><td>{drawn}</td>"
+        f"<td>{number(value)}<small>{number(low)} to {number(high)}; {escape(wanted)}</small></td>"
+        f"<td>{escape(claim.get('runs'))}</td></tr>"
     )
 
 
@@ -227,13 +214,8 @@ def _float(value: object) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def _interval(claim: Mapping[str, Any]) -> str:
+def _interval(value: float, low: float, high: float, threshold: float, look: str) -> str:
     """Mean, interval and threshold of a claim on a line of its own scale."""
-    value, low, high, threshold = (
-        _float(claim.get(name)) for name in ("value", "low", "high", "threshold")
-    )
-    if value is None or low is None or high is None or threshold is None:
-        return ""
     left, right = min(low, threshold), max(high, threshold)
     span = (right - left) or 1.0
     if not math.isfinite(span):
@@ -242,7 +224,6 @@ def _interval(claim: Mapping[str, Any]) -> str:
     def x(at: float) -> str:
         return f"{8 + 134 * (at - left) / span:.1f}"
 
-    look = {"holds": "for", "does not hold": "against"}.get(str(claim.get("verdict")), "open")
     told = f"{number(low)} to {number(high)}, threshold {number(threshold)}"
     return (
         f'<svg viewBox="0 0 150 22" role="img" aria-label="{escape(told)}">'
@@ -253,19 +234,14 @@ def _interval(claim: Mapping[str, Any]) -> str:
     )
 
 
-def _summary(rows: Sequence[Sequence[str]]) -> str:
-    return (
-        f'<div class="card {"open" if len(rows) <= _MOST_OPEN else "closed"}"><h3>Summary</h3>'
-        + table(
-            rows[0],
-            _even(rows),
-            caption="Means over runs with half the width of their 98% intervals",
-        )
-        + "</div>"
-    )
+def _summary(rows: Table) -> str:
+    told = "Means over runs with half the width of their 98% intervals"
+    look = "open" if len(rows) <= _MOST_OPEN else "closed"
+    data = table(rows[0], _even(rows), caption=told)
+    return f'<div class="card {look}"><h3>Summary</h3>{data}</div>'
 
 
-def _rows(rows: Sequence[Sequence[str]]) -> str:
+def _rows(rows: Table) -> str:
     """The numbers behind a study's figures, as many as a page can hold."""
     if len(rows) < 2:
         return ""
@@ -274,35 +250,34 @@ def _rows(rows: Sequence[Sequence[str]]) -> str:
     return f"<details><summary>Data table</summary>{data}</details>"
 
 
-def _even(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+def _even(rows: Table) -> list[list[str]]:
     width = len(rows[0])
     return [[*row[:width], *[""] * (width - len(row))] for row in rows[1:]]
 
 
 def _made(study: StudyFolder) -> str:
     made = study.made_by
-    options = made.get("options")
-    lines: list[tuple[str, object]] = [("study", study.name)]
-    if isinstance(options, dict):
-        lines += [(f"option {key}", value) for key, value in list(options.items())[:40]]
-    lines.append(("commit", made.get("commit") or "unknown"))
-    command = f"<p><code>{escape(_command(study))}</code></p>"
-    packages = made.get("packages")
-    versions = list(packages.items())[:40] if isinstance(packages, dict) else []
+    lines = [(f"option {key}", value) for key, value in _items(made, "options")]
+    lines = [("study", study.name), *lines, ("commit", made.get("commit") or "unknown")]
     return (
-        f'<div class="card"><h3>How this was made</h3>{command}<div class="pair">'
-        + table(["what", "value"], lines, caption="The study and its options")
-        + table(["package", "version"], versions, caption="Packages")
-        + "</div></div>"
+        f'<div class="card"><h3>How this was made</h3><p><code>{escape(_command(study))}</code></p>'
+        f'<div class="pair">{table(["what", "value"], lines, caption="The study and its options")}'
+        f"{table(['package', 'version'], _items(made, 'packages'), caption='Packages')}</div></div>"
     )
+
+
+def _items(made: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:
+    """A mapping in what a study was made by, cut to size; nothing if it is something else."""
+    found = made.get(name)
+    return list(found.items())[:_MOST_MADE] if isinstance(found, dict) else []
 
 
 def _command(study: StudyFolder) -> str:
     """The command line that makes the study again."""
-    options = study.made_by.get("options")
+    options = dict(_items(study.made_by, "options"))
     parts = ["logel", "reproduce", study.name]
     for name in ("runs", "seed", "observers", "weights"):
-        value = options.get(name) if isinstance(options, dict) else None
+        value = options.get(name)
         if isinstance(value, list):
             value = ",".join(map(str, value))
         if value not in (None, ""):
@@ -329,13 +304,29 @@ def _shrunk(png: bytes, factor: float) -> bytes:
     return out.getvalue()
 
 
+def _read_pictures(folder: Path) -> list[tuple[str, bytes]]:
+    paths = sorted(folder.glob("*.png"))[:_MOST_PICTURES]
+    return [(path.name, _read_png(path)) for path in paths]
+
+
+def _read_png(path: Path) -> bytes:
+    if not path.is_file():
+        raise FormatError(f"{path} is not a plain file")
+    if path.stat().st_size > _LARGEST_PICTURE:
+        raise FormatError(f"{path} is larger than any figure of a study")
+    png = path.read_bytes()
+    if not png.startswith(PNG):
+        raise FormatError(f"{path} is not a PNG picture")
+    return png
+
+
 def _read_text(path: Path) -> str:
     if path.stat().st_size > _LARGEST_TEXT:
         raise FormatError(f"{path} is larger than any file of a study")
     return path.read_bytes().decode("utf-8", errors="replace")
 
 
-def _read_rows(path: Path) -> tuple[tuple[str, ...], ...]:
+def _read_rows(path: Path) -> Table:
     if not path.is_file():
         return ()
     try:

@@ -1,0 +1,119 @@
+"""`logel infer` and `logel train`: recover a reward, and let a fresh agent learn from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from logel.cli.console import HistoryFolder, Json, Quiet, Seed, Verbose, progress_bars
+from logel.errors import OptionError
+
+
+def infer(
+    history: HistoryFolder,
+    gamma: Annotated[
+        float | None, Option(help="Discount factor; by default the one in the history.")
+    ] = None,
+    method: Annotated[
+        str, Option(help="default, joint, two-step, mirror, paper or authors.")
+    ] = "default",
+    policy: Annotated[
+        str, Option(help="auto, tabular, linear or mlp: the family of the policies.")
+    ] = "auto",
+    clone: Annotated[
+        bool, Option("--clone", help="Clone even if the parameters are recorded.")
+    ] = False,
+    out: Annotated[Path | None, Option(help="Save the estimate as JSON.")] = None,
+    device: Annotated[str, Option(help="Where to compute: cpu or cuda.")] = "cpu",
+    seed: Seed = 0,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Recover reward weights from a recorded history."""
+    from logel.data.history import LearningHistory
+
+    if out is not None:
+        _check_target(out)
+    loaded = LearningHistory.load(history)
+    discount = loaded.metadata.get("gamma") if gamma is None else gamma
+    if not isinstance(discount, int | float):
+        raise OptionError("the history does not say the discount factor: pass --gamma")
+    from logel.inference.infer import infer_reward
+    from logel.policies.choose import choose_policy
+
+    with progress_bars(quiet or json_output, verbose=verbose) as report:
+        estimate = infer_reward(
+            loaded,
+            choose_policy(loaded, policy, device=device),
+            gamma=float(discount),
+            method=method,
+            use_parameters=not clone,
+            seed=seed,
+            progress=report,
+        )
+    if out is not None:
+        estimate.save(out)
+    typer.echo(estimate.to_json() if json_output else estimate.summary())
+
+
+def _check_target(out: Path) -> None:
+    """An inference may take hours: say before it that its answer cannot be saved."""
+    if not out.parent.is_dir():
+        raise OptionError(f"cannot save the estimate: there is no folder {out.parent}")
+    if out.is_dir():
+        raise OptionError(f"cannot save the estimate: {out} is a folder; name a file")
+
+
+def train(
+    estimate: Annotated[Path, Option(help="The estimate, as saved by logel infer --out.")],
+    env: Annotated[str, Option(help="Environment: CartPole-v1, Hopper-v5 or Reacher-v5.")],
+    init: Annotated[
+        Path | None, Option(help="History whose first policy is the agent's first.")
+    ] = None,
+    updates: Annotated[int, Option(help="Updates of PPO.")] = 30,
+    out: Annotated[Path, Option(help="New folder: curve, summary, model.")] = Path("trained"),
+    tensorboard: Annotated[Path | None, Option(help="Folder of TensorBoard's scalars.")] = None,
+    seed: Seed = 0,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train a PPO agent on a recovered reward; measure it by the environment's own."""
+    from logel.data.history import LearningHistory
+    from logel.inference.estimate import RewardEstimate
+    from logel.learners.train import train_on_estimate
+
+    reward = RewardEstimate.load(estimate)
+    initial = None
+    if init is not None:
+        initial = LearningHistory.load(init)[0].parameters
+        if initial is None:
+            raise OptionError(f"{init} does not hold the policies' parameters: leave out --init")
+    import torch
+
+    # Batches of PPO are too small to gain from threads, and lose much on a busy machine.
+    torch.set_num_threads(1)
+    with progress_bars(quiet or json_output, verbose=verbose) as report:
+        summary = train_on_estimate(
+            reward,
+            env,
+            out=out,
+            updates=updates,
+            seed=seed,
+            initial=initial,
+            tensorboard=tensorboard,
+            progress=report,
+        )
+    if json_output:
+        typer.echo(json.dumps(summary, indent=1))
+        return
+    returns = [value for value in summary["returns"] if value is not None] or [float("nan")]
+    typer.echo(
+        f"true return in {env}: {returns[0]:.1f} at first, {returns[-1]:.1f} after "
+        f"{updates - 1} updates, at best {max(returns):.1f}\ncurve, summary and model: {out}"
+    )

@@ -1,0 +1,90 @@
+"""The policy family that fits a history, where nobody named one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import torch
+
+from logel.data.history import LearningHistory
+from logel.data.stage import Stage
+from logel.errors import OptionError
+from logel.policies.base import Policy
+from logel.policies.gaussian import LinearGaussian
+from logel.policies.networks import MLPCategorical, MLPGaussian
+from logel.policies.softmax import LinearSoftmax, TabularSoftmax
+
+# Of the paper's networks.
+_HIDDEN = (64, 64)
+
+
+def choose_policy(history: LearningHistory, family: str, *, device: str = "cpu") -> Policy:
+    """A policy family that fits a history's observations and actions.
+
+    `auto` takes tables for discrete observations and networks otherwise.
+    """
+    _check_device(device)
+    if family not in ("auto", "tabular", "linear", "mlp"):
+        raise OptionError(f"unknown policy family {family!r}: auto, tabular, linear or mlp")
+    signature = history.signature
+    if family == "auto":
+        tabular = signature.discrete_observations and signature.observation_shape == ()
+        family = "tabular" if tabular and signature.discrete_actions else "mlp"
+    family_of = _discrete_policy if signature.discrete_actions else _continuous_policy
+    return family_of(history, family, math.prod(signature.observation_shape), device)
+
+
+def _check_device(device: str) -> None:
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        raise OptionError(f"unknown device {device!r}: choose cpu or cuda")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise OptionError("there is no CUDA device here: leave out --device")
+
+
+def _discrete_policy(history: LearningHistory, family: str, width: int, device: str) -> Policy:
+    n_actions = _count(history, "n_actions", lambda stage: int(stage.actions.max()))
+    if family == "tabular":
+        n_states = _count(history, "n_states", _largest_state)
+        return TabularSoftmax(n_states, n_actions, device=device)
+    if family == "linear":
+        return LinearSoftmax(width, n_actions, device=device)
+    return MLPCategorical(width, n_actions, hidden=_hidden(history), device=device)
+
+
+def _continuous_policy(history: LearningHistory, family: str, width: int, device: str) -> Policy:
+    action_dim = math.prod(history.signature.action_shape)
+    if family == "tabular":
+        raise OptionError("a tabular policy needs discrete actions: choose linear or mlp")
+    if family == "linear":
+        return LinearGaussian(width, action_dim, device=device)
+    return MLPGaussian(width, action_dim, hidden=_hidden(history), device=device)
+
+
+def _hidden(history: LearningHistory) -> tuple[int, ...]:
+    """Widths of the hidden layers: as the recorder noted them, else those of the paper."""
+    policy = history.metadata.get("policy")
+    hidden = policy.get("hidden") if isinstance(policy, dict) else None
+    if not isinstance(hidden, list) or not all(type(w) is int and 0 < w < 10**5 for w in hidden):
+        return _HIDDEN
+    # Metadata may claim a network that no memory holds.
+    between = sum(a * b for a, b in itertools.pairwise(hidden))
+    return tuple(hidden) if between <= 10**8 and len(hidden) <= 100 else _HIDDEN
+
+
+def _count(history: LearningHistory, key: str, largest: Callable[[Stage], int]) -> int:
+    """Number of states or actions: as recorded, else one more than the largest seen."""
+    recorded = history.metadata.get(key)
+    if isinstance(recorded, int) and recorded > 1:
+        return recorded
+    return max(2, 1 + max(largest(stage) for stage in history))
+
+
+def _largest_state(stage: Stage) -> int:
+    acted = int(stage.observations.max())
+    if stage.last_observations is None:
+        return acted
+    # Where the observer merely stopped looking the learner would have acted, so the policy must
+    # know that state; nobody acts after the end of an episode.
+    return int(stage.last_observations[~stage.terminated].max(initial=acted))
