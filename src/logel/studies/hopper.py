@@ -12,7 +12,6 @@ from logel.studies import mujoco, plots
 from logel.studies.claims import Claim, judge
 from logel.studies.measures import weight_rows
 from logel.studies.run.tasks import Row, Task
-from logel.studies.study import Study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,15 +106,4 @@ def _draw_runs(
     )
 
 
-STUDY = Study(
-    "hopper",
-    [{"observer": ("learner", *mujoco.OBSERVERS)}],
-    run,
-    claims,
-    figure,
-    observers=mujoco.OBSERVERS,
-    quick=True,
-    summary=mujoco.summary,
-    packages=mujoco.PACKAGES,
-    require=mujoco.require_simulator,
-)
+STUDY = mujoco.study("hopper", run=run, claims=claims, figure=figure)

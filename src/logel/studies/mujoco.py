@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from logel.studies import plots
 from logel.studies.claims import Claim, judge, mean_interval
 from logel.studies.run.files import exclusive
 from logel.studies.run.tasks import Row, Task, checksum
+from logel.studies.study import Study
 from logel.studies.summary import markdown
 from logel.types import Float
 from logel.worlds.own_episodes import Baseline
@@ -363,3 +365,15 @@ def legend_below(axes: Axes, columns: int) -> None:
     """A legend below the axes, for what is drawn goes everywhere."""
     where = (0.5, -0.17)
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=where, ncols=columns, frameon=False)
+
+
+# A study lacks only its name, what it runs, claims and draws.
+study = partial(
+    Study,
+    cases=[{"observer": ("learner", *OBSERVERS)}],
+    observers=OBSERVERS,
+    quick=True,
+    summary=summary,
+    packages=PACKAGES,
+    require=require_simulator,
+)

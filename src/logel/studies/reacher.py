@@ -12,7 +12,6 @@ from logel.studies import mujoco, plots
 from logel.studies.claims import Claim, judge
 from logel.studies.measures import weight_rows
 from logel.studies.run.tasks import Row, Task
-from logel.studies.study import Study
 from logel.types import Float
 
 if TYPE_CHECKING:
@@ -117,15 +116,4 @@ def _draw_map(drawn: Figure, axes: Axes, rows: pd.DataFrame, label: str) -> None
     axes.grid(visible=False)
 
 
-STUDY = Study(
-    "reacher",
-    [{"observer": ("learner", *mujoco.OBSERVERS)}],
-    run,
-    claims,
-    figure,
-    observers=mujoco.OBSERVERS,
-    quick=True,
-    summary=mujoco.summary,
-    packages=mujoco.PACKAGES,
-    require=mujoco.require_simulator,
-)
+STUDY = mujoco.study("reacher", run=run, claims=claims, figure=figure)

@@ -25,13 +25,7 @@ from pathlib import Path
 
 from logel.errors import FormatError, OptionError
 from logel.studies.run.backends import BACKENDS, Backend, Outcomes, deferred_interrupt
-from logel.studies.run.files import (
-    exclusive,
-    load_result,
-    provenance,
-    result_path,
-    save_outcome,
-)
+from logel.studies.run.files import exclusive, load_result, provenance, result_path, save_outcome
 from logel.studies.run.tasks import Failure, Row, Task, TaskFunction, sort_key, sorted_tasks
 
 
@@ -110,9 +104,8 @@ def run_tasks(
             returns rows, mappings from column name to bool, int, float, str or None. Everything
             it depends on must be in the task, in `config`, or constant.
         out: Folder of the study; created when missing.
-        config: What else determines the results (JSON types, possibly nested), such as
-            `dataclasses.asdict` of the study's configuration and a version. It is stored in every
-            result file, and results made with another config or function are refused.
+        config: What else determines the results (JSON types, possibly nested), such as a version.
+            Results made with another config or function are refused.
         jobs: Number of worker processes, each with one thread. A Ray cluster given by `address`
             uses all its CPUs instead.
         backend: "joblib" (loky processes on this machine) or "ray".
@@ -131,11 +124,11 @@ def run_tasks(
         KeyboardInterrupt: On Ctrl-C, with a message that says how much is done.
     """
     _check_workers(jobs, backend, address)
+    ordered = sorted_tasks(tasks)
+    made_by = provenance(function, config)
     folder = out / "tasks"
     folder.mkdir(parents=True, exist_ok=True)
-    made_by = provenance(function, config)
     failures: list[Failure] = []
-    ordered = sorted_tasks(tasks)
     with exclusive(folder):
         for leftover in folder.glob(".*.tmp"):
             leftover.unlink()
@@ -207,15 +200,8 @@ def collect(
 ) -> StudyRun:
     """Read what a study has found so far, without computing anything, even while it runs.
 
-    Args:
-        tasks: The study's tasks, in any order.
-        function: The function that made the results.
-        out: Folder of the study.
-        config: The config the results were made with.
-
-    Returns:
-        What `run_tasks` would say if the study had no other tasks than those with a readable
-        result; the others are `missing`.
+    The arguments are those of `run_tasks`, and so is the answer if the study had no other tasks
+    than those with a readable result; the others are `missing`.
 
     Raises:
         FormatError: No task has a result, or one is made with another function or config.
