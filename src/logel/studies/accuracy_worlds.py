@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from logel.envs import lqr
-from logel.envs.parametric import LinearControl
+from logel.envs.parametric import FeaturisedMDP, LinearControl
 from logel.envs.tabular import random_mdp, relative_regret
 from logel.inference.infer import infer_reward
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
@@ -26,6 +26,7 @@ from logel.studies.claims import Claim, judge
 from logel.studies.measures import judge_estimate, judge_tabular, random_linear_world
 from logel.studies.run.tasks import Row, Task
 from logel.studies.study import Study
+from logel.types import Float
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,33 +65,26 @@ def run(task: Task) -> list[Row]:
         teacher = TABULAR_LEARNERS[learner]
         history = observe(mdp, teacher, weights=truth, n_steps=STEPS, seed=seed)
         return [judge_tabular(mdp, history, observer, truth, task.seed)]
+    where: FeaturisedMDP | LinearControl
     if kind == "linear":
         where, truth = random_linear_world(rng, n_states=30, n_features=5)
-        history = observe_parametric(
-            where, LINEAR_LEARNERS[learner], weights=truth, n_steps=STEPS, seed=seed
-        )
-        found = infer_reward(
-            history, where.policy, gamma=where.gamma, method=observer, seed=task.seed
-        )
-        regret = relative_regret(where.mdp, found.weights, true_weights=truth)
+        ascent, episodes = LINEAR_LEARNERS[learner], 50
     else:
-        mass = LinearControl(lqr.point_mass(), sigma=0.3)
+        where = LinearControl(lqr.point_mass(), sigma=0.3)
         # Costs of both signs would have no best policy.
-        truth = 0.05 + np.abs(rng.standard_normal(len(mass.feature_names)))
-        history = observe_parametric(
-            mass,
-            CONTROL_LEARNERS[learner],
-            weights=truth,
-            n_steps=STEPS,
-            n_episodes=200,
-            seed=seed,
-        )
-        found = infer_reward(
-            history, mass.policy, gamma=mass.gamma, method=observer, seed=task.seed
-        )
-        regret = lqr.relative_regret(mass.problem, found.weights, true_weights=truth)
-        regret = min(float(regret), WORST)
-    return [{"regret": regret, **judge_estimate(found, truth)}]
+        truth = 0.05 + np.abs(rng.standard_normal(len(where.feature_names)))
+        ascent, episodes = CONTROL_LEARNERS[learner], 200
+    history = observe_parametric(
+        where, ascent, weights=truth, n_steps=STEPS, n_episodes=episodes, seed=seed
+    )
+    found = infer_reward(history, where.policy, gamma=where.gamma, method=observer, seed=task.seed)
+    return [{"regret": _regret(where, found.weights, truth), **judge_estimate(found, truth)}]
+
+
+def _regret(where: FeaturisedMDP | LinearControl, weights: Float, truth: Float) -> float:
+    if isinstance(where, FeaturisedMDP):
+        return relative_regret(where.mdp, weights, true_weights=truth)
+    return min(float(lqr.relative_regret(where.problem, weights, true_weights=truth)), WORST)
 
 
 def claims(table: pd.DataFrame) -> Iterator[Claim]:

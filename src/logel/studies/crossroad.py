@@ -19,14 +19,7 @@ import numpy as np
 
 from logel.data.history import LearningHistory
 from logel.data.stage import Episode
-from logel.envs.crossroad.driver import (
-    PARAMETER_NAMES,
-    SIGMA,
-    START,
-    RuleDriver,
-    drive,
-    even_clone,
-)
+from logel.envs.crossroad.driver import PARAMETER_NAMES, SIGMA, START, RuleDriver, drive, even_clone
 from logel.envs.crossroad.world import FEATURE_NAMES, WEIGHTS, Crossroad, require_simulator
 from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import METHODS, Method, infer_reward
@@ -181,6 +174,7 @@ def _weight_rows(estimate: RewardEstimate, truth: tuple[float, ...] | None) -> l
     ends = estimate.interval(0.95) / size
     if estimate.draws is not None:
         costs = np.clip(estimate.draws, 0, None)
+        # A draw without any cost has no shares, but is no reason to divide by zero.
         shares = costs / np.maximum(costs.sum(axis=1, keepdims=True), 1e-300)
         ends = np.quantile(shares, [0.025, 0.975], axis=0).T
     return weight_rows(FEATURE_NAMES, estimate.weights / size, ends, truth)
@@ -438,7 +432,7 @@ def strip_figure(table: pd.DataFrame, *, n_frames: int = 6) -> Figure:
     for line, film, label in zip(panels, films, labels, strict=True):
         shown = np.linspace(_APPROACH, len(film) - 1, n_frames).round().astype(int)
         for axes, at in zip(line, shown, strict=True):
-            # The crossing itself, without the roads that lead to it.
+            # Without the roads that lead to the crossing.
             axes.imshow(film[at][100:320, 90:310])
             axes.set_xticks([])
             axes.set_yticks([])

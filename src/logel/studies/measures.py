@@ -73,6 +73,7 @@ def world(map_text: str = "", weights: str = "code") -> World:
     truth = np.asarray(grid_weights(mdp.feature_names, parse_weights(weights)))
     best = start_value(mdp, optimal_policy(mdp, truth)[0], weights=truth)
     uniform = start_value(mdp, uniform_policy(mdp), weights=truth)
+    # Regrets divide by this difference.
     if best - uniform < 1e-9:
         raise OptionError("in this world every policy earns the same: nothing can be recovered")
     return World(mdp, truth, best, uniform)

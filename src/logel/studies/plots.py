@@ -57,7 +57,7 @@ def require_matplotlib() -> None:
 def new_figure(width: float, height: float) -> Figure:
     """A figure in the house look."""
     require_matplotlib()
-    # Not pyplot, which keeps figures alive and may open windows.
+    # Without pyplot, which keeps figures alive and may open windows.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
@@ -143,6 +143,7 @@ def bars(
     capsize: float | None = 2,
 ) -> None:
     """The k-th of n series of bars that stand side by side, with whiskers to their ends (2, N)."""
+    # A fifth of the room is left between groups.
     width = 0.8 / n
     at = np.arange(len(middle)) + (k - (n - 1) / 2) * width
     axes.bar(at, middle, width, color=color, label=label)

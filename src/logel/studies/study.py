@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Settings = Mapping[str, Sequence[Scalar]]
+# The default of every study: each takes those it knows.
 ALL_OBSERVERS = ("default", "paper", "authors", "lfl", "girl", "trex", "learner")
 # Raised whenever a change to the code changes results, so that old task files are not mixed in.
 VERSION = 3

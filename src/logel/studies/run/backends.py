@@ -106,6 +106,7 @@ def _start_worker(driver: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver gets it too, and decides
 
     def follow() -> None:
+        # Orphans get another parent, but nobody tells them.
         while os.getppid() == driver:
             time.sleep(0.2)
         os._exit(1)
