@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from logel.envs.gridworld import grid_weights, gridworld_mdp
-from logel.studies import accuracy, coverage, jacobian_accuracy, other_worlds, paper_reward
+from logel.studies import accuracy, accuracy_intervals
 from logel.studies.information_bound import (
     MODELS,
     cramer_rao,
@@ -17,8 +17,9 @@ from logel.studies.information_bound import (
     exact_world,
     undiscounted_visits,
 )
+from logel.studies.registry import STUDIES
 from logel.studies.run.tasks import Row, Task
-from logel.studies.studies import STUDIES
+from logel.studies.study import StudyOptions
 
 OBSERVERS = ("default", "paper", "lfl")
 
@@ -29,46 +30,51 @@ def pick(tasks: list[Task], **wanted: Any) -> Task:
     return found
 
 
+def tasks_of(name: str, runs: int, seed: int = 0) -> list[Task]:
+    return STUDIES[name].tasks(StudyOptions(runs=runs, seed=seed, observers=OBSERVERS))
+
+
 def table_of(task: Task, rows: list[Row]) -> pd.DataFrame:
     return pd.DataFrame(
         [{"study": task.study, "seed": task.seed, **task.setting, **row} for row in rows]
     )
 
 
-def judged(name: str, tasks: list[Task], run: Any) -> pd.DataFrame:
+def judged(name: str, tasks: list[Task]) -> pd.DataFrame:
     """Run tasks, then let the study judge and draw their table."""
-    table = pd.concat([table_of(task, run(task)) for task in tasks], ignore_index=True)
-    assert STUDIES[name].claims(table)
-    figure = STUDIES[name].figure(table)
+    study: Any = STUDIES[name]
+    table = pd.concat([table_of(task, study.run(task)) for task in tasks], ignore_index=True)
+    assert list(study.claims(table))
+    figure = study.figure(table)
     assert figure.axes
     return table
 
 
 def test_the_papers_reward_is_judged_beside_the_bound() -> None:
-    tasks = paper_reward.tasks({}, OBSERVERS, range(2))
+    tasks = tasks_of("accuracy-paper", 2)
     assert {t.setting["steps"] for t in tasks if t.setting["learner"] == "gpomdp"} == {3, 5, 10, 30}
     chosen = [t for t in tasks if t.setting["learner"] == "svi" and t.setting["steps"] == 10]
-    table = judged("accuracy-paper", chosen, paper_reward.run)
+    table = judged("accuracy-paper", chosen)
     rows = table[table.observer == "default"]
     # Soft values are nearly deterministic: both runs reach the best value.
     assert rows.value.to_numpy() == pytest.approx(3.189, abs=1e-3)
     assert (rows.attainable > 3.0).all()
     # Where an efficient estimator would not get there either, the table says so.
-    assert paper_reward.at_the_bound("gpomdp", 30)[1] < 3.0
+    assert accuracy.at_the_bound("gpomdp", 30)[1] < 3.0
 
 
 def test_coverage_is_judged_from_both_sides() -> None:
-    tasks = coverage.tasks({}, OBSERVERS, range(2))
+    tasks = tasks_of("accuracy-coverage", 2)
     chosen = [t for t in tasks if t.setting["world"] == "random" and t.setting["known"]]
-    table = judged("accuracy-coverage", chosen, coverage.run)
+    table = judged("accuracy-coverage", chosen)
     assert table.coverage.between(0, 1).all()
-    assert len(coverage.claims(table)) == 2
+    assert len(list(STUDIES["accuracy-coverage"].claims(table))) == 2
 
 
 def test_known_and_hidden_parameters_are_of_the_same_learner() -> None:
-    tasks = coverage.tasks({}, OBSERVERS, range(1))
-    a = coverage._watched(pick(tasks, world="random", known=True))
-    b = coverage._watched(pick(tasks, world="random", known=False))
+    tasks = tasks_of("accuracy-coverage", 1)
+    a = accuracy_intervals.watched_learner(pick(tasks, world="random", known=True))
+    b = accuracy_intervals.watched_learner(pick(tasks, world="random", known=False))
     np.testing.assert_array_equal(a[3], b[3])
     np.testing.assert_array_equal(a[0][3].actions, b[0][3].actions)
     assert a[0].parameters() is not None
@@ -76,7 +82,7 @@ def test_known_and_hidden_parameters_are_of_the_same_learner() -> None:
 
 
 def test_other_worlds_have_learners_and_observers_that_apply() -> None:
-    tasks = other_worlds.tasks({}, OBSERVERS, range(1))
+    tasks = tasks_of("accuracy-worlds", 1)
     assert not [
         t for t in tasks if t.setting["observer"] == "lfl" and t.setting["world"] == "control"
     ]
@@ -87,26 +93,22 @@ def test_other_worlds_have_learners_and_observers_that_apply() -> None:
         and t.setting["learner"] == "natural"
         and t.setting["observer"] != "lfl"
     ]
-    table = judged("accuracy-worlds", chosen, other_worlds.run)
+    table = judged("accuracy-worlds", chosen)
     means = table.groupby("observer")["error"].mean()
     assert means["default"] < means["paper"]
 
 
 def test_pooled_jacobians_are_closer() -> None:
-    table = judged(
-        "accuracy-jacobians",
-        jacobian_accuracy.tasks({}, OBSERVERS, range(2)),
-        jacobian_accuracy.run,
-    )
+    table = judged("accuracy-jacobians", tasks_of("accuracy-jacobians", 2))
     wide = table.pivot_table(index=["world", "seed"], columns="estimator", values="reduction")
     assert (wide["none"] == 1).all()
     assert (wide["pooled"] > 3 * wide["time"]).all()
 
 
 def test_random_walks_in_a_linear_world_are_not_explained() -> None:
-    tasks = accuracy.null_tasks({}, OBSERVERS, range(5000, 5001))
+    tasks = tasks_of("accuracy-null", 1, seed=5000)
     chosen = [t for t in tasks if t.setting["world"] == "linear" and not t.setting["known"]]
-    table = judged("accuracy-null", chosen, accuracy.run_null)
+    table = judged("accuracy-null", chosen)
     assert (table.status == "UNEXPLAINED").all()
     assert table.significant.mean() <= 0.1
 

@@ -23,9 +23,8 @@ def claim(values: list[float], wanted: str = "above", threshold: float = 0.0):
         "it rises",
         values,
         statistic="difference",
-        threshold=threshold,
-        wanted=wanted,
         observer="paper",
+        **{wanted: threshold},
     )
 
 
@@ -58,11 +57,11 @@ def test_shares_of_runs_have_exact_intervals() -> None:
         ends = [share_interval(row) for row in (rng.random((2000, 10)) < share).tolist()]
         inside = np.mean([low <= share <= high for _, low, high in ends])
         assert inside >= 0.975
-    two = judge("c", [True, True], statistic="s", threshold=0.5, wanted="above", observer="o")
+    two = judge("c", [True, True], statistic="s", above=0.5, observer="o")
     assert two.verdict == "undecided" and (two.low, two.high) == (pytest.approx(0.1), 1.0)
-    many = judge("c", [True] * 20, statistic="s", threshold=0.5, wanted="above", observer="o")
+    many = judge("c", [True] * 20, statistic="s", above=0.5, observer="o")
     assert many.verdict == "holds"
-    assert judge("c", [], statistic="s", threshold=0.5, wanted="above", observer="o").runs == 0
+    assert judge("c", [], statistic="s", above=0.5, observer="o").runs == 0
 
 
 def test_claims_are_written_and_printed(tmp_path: Path) -> None:
@@ -74,6 +73,13 @@ def test_claims_are_written_and_printed(tmp_path: Path) -> None:
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(claims_table(claims))
     assert "holds" in console.export_text()
+
+
+def test_what_is_said_of_the_papers_observer_is_the_papers() -> None:
+    assert claim([1.0]).source == "paper"
+    ours = judge("c", [1.0], statistic="s", below=0.5)
+    assert (ours.source, ours.observer, ours.wanted) == ("logel", "default", "below")
+    assert judge("c", [1.0], statistic="s", below=0.5, source="paper").source == "paper"
 
 
 def test_failed_runs_are_left_out() -> None:

@@ -14,16 +14,15 @@ from logel.inference.infer import METHODS, Method
 from logel.learners.pgpe import PGPE, Search, learn, random_walk, watch
 from logel.policies.gaussian import LinearGaussian
 from logel.studies import crossroad
-from logel.studies.studies import STUDIES, StudyOptions, reproduce
+from logel.studies.registry import STUDIES
+from logel.studies.study import StudyOptions, reproduce
 
 
 def test_a_small_study_writes_tables_figures_and_claims(tmp_path: Path) -> None:
     pytest.importorskip("libsumo", reason="libsumo is not installed: logel[sumo]")
     small = replace(
         STUDIES["crossroad"],
-        tasks=lambda options, observers, seeds: crossroad.crossroad_tasks(
-            options, observers, seeds, episodes=15, updates=1
-        ),
+        cases=[{"learner": list(crossroad.LEARNERS), "episodes": [15], "updates": [1]}],
     )
     result = reproduce(small, StudyOptions(runs=1, seed=1000), out=tmp_path, jobs=1, progress=False)
     assert result.run.complete, [failure.traceback for failure in result.run.failures]
@@ -100,10 +99,10 @@ def test_claims_say_what_holds() -> None:
                         value += 1e-5 * seed if name == "time" else 0.0
                         rows.append({**labels, "part": "weight", "feature": name, "weight": value})
     table = pd.DataFrame(rows)
-    claims = crossroad.crossroad_claims(table)
+    claims = list(crossroad.claims(table))
     assert len(claims) == 12 and {claim.verdict for claim in claims} == {"holds"}
     assert "| cautious | forwards | 0.320 | 0.100 | 5 of 5 seeds | 0.50 |" in (
-        crossroad.crossroad_summary(table)
+        crossroad.summary(table)
     )
 
 

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 from logel.cli.main import app
 from logel.envs.mujoco import reacher_bumps
-from logel.studies import mujoco, mujoco_claims
+from logel.studies import hopper, mujoco, reacher
 from logel.studies.plots import save_figure
-from logel.studies.studies import STUDIES, StudyOptions, reproduce
+from logel.studies.registry import STUDIES
+from logel.studies.study import StudyOptions, reproduce
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +43,9 @@ def test_the_quick_version_runs_from_learner_to_figures(
     lengths = table[table.part == "curve"].groupby("observer")["update"].nunique()
     assert lengths["learner"] == size.updates
     assert (lengths.drop("learner") == size.observer_updates).all()
-    ends = mujoco_claims.curves(table, "learner")
+    ends = mujoco.curves(table, "learner")
     assert ends.iloc[0, 0] == 0 and ends.iloc[0, -1] == 1
-    weights = mujoco_claims.weights(table, "default").weight.to_numpy()
+    weights = mujoco.weights(table, "default").weight.to_numpy()
     assert len(weights) == (3 if study == "hopper" else 26)
     assert np.linalg.norm(weights) == pytest.approx(1)
     made = json.loads((folder / "made-by.json").read_text())
@@ -86,7 +87,7 @@ def test_the_heat_map_peaks_where_its_weights_say() -> None:
     centres = reacher_bumps().centres
     weights = np.zeros(26)
     weights[17] = 1.0
-    values, peak = mujoco.heat_map(weights)
+    values, peak = reacher.heat_map(weights)
     np.testing.assert_allclose(peak, centres[17], atol=1e-9)
     assert values.max() == pytest.approx(1.0) and values.shape == (81, 81)
     # A bump of deviation .05, .1 away along one axis.
@@ -124,10 +125,7 @@ def test_claims_are_judged_by_the_runs() -> None:
         "lfl": [0.1, 0.2, 0.15, 0.12],
         "trex": [0.8, 0.9, 0.85, 0.88],
     }
-    verdicts = {
-        (c.observer, c.claim): c.verdict
-        for c in mujoco_claims.hopper_claims(made_up(scores, "hopper"))
-    }
+    verdicts = {(c.observer, c.claim): c.verdict for c in hopper.claims(made_up(scores, "hopper"))}
     assert verdicts["default", "comes as far as the learner"] == "holds"
     assert verdicts["default", "does better than lfl"] == "holds"
     assert verdicts["paper", "comes as far as the learner"] == "undecided"
@@ -135,18 +133,16 @@ def test_claims_are_judged_by_the_runs() -> None:
     assert verdicts["trex", "T-REX is decent"] == "holds"
     honest = next(
         c
-        for c in mujoco_claims.hopper_claims(made_up(scores, "hopper"))
+        for c in hopper.claims(made_up(scores, "hopper"))
         if c.claim == "intervals are honest" and c.observer == "default"
     )
     assert honest.value == pytest.approx(0.75)
-    reacher = {
-        (c.observer, c.claim): c for c in mujoco_claims.reacher_claims(made_up(scores, "reacher"))
-    }
-    assert reacher["trex", "T-REX fails"].verdict == "does not hold"
-    assert reacher["default", "the recovered reward peaks at the target"].value == pytest.approx(
+    reached = {(c.observer, c.claim): c for c in reacher.claims(made_up(scores, "reacher"))}
+    assert reached["trex", "T-REX fails"].verdict == "does not hold"
+    assert reached["default", "the recovered reward peaks at the target"].value == pytest.approx(
         0.05
     )
-    assert reacher["default", "learns slower than the learner"].value == pytest.approx(
+    assert reached["default", "learns slower than the learner"].value == pytest.approx(
         0.5 * (1 - np.mean(scores["default"]))
     )
 
@@ -160,7 +156,7 @@ def test_one_observer_alone_is_drawn_and_summed_up(
     if study == "hopper" or observer == "lfl":
         extra = {"part": "fit", "observer": observer, "seed": 0, "seconds": 1.0}
         table = pd.concat([table, pd.DataFrame([extra])], ignore_index=True)
-    assert observer in mujoco_claims.summary(table)
+    assert observer in mujoco.summary(table)
     figure = STUDIES[study].figure(table)
     if (study, observer) == ("hopper", "paper"):
         ticks = [label.get_text() for label in figure.axes[1].get_xticklabels()]

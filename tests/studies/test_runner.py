@@ -144,6 +144,7 @@ def test_tasks_are_sorted_by_value_and_duplicates_refused() -> None:
     assert order == [(b, s) for b in (None, 2, 2.5, 10, "x") for s in (9, 10)]
     with pytest.raises(OptionError, match="more than once"):
         run_tasks([tasks[0], tasks[0]], runner_tasks.noisy, out=Path("never"))
+    assert not Path("never").exists()
 
 
 # --- Tables -------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 
 from logel.errors import OptionError
-from logel.studies import gridworld
-from logel.studies.studies import STUDIES, StudyOptions, reproduce, select
+from logel.studies import gridworld, measures
+from logel.studies.registry import STUDIES, select
+from logel.studies.study import ALL_OBSERVERS, StudyOptions, reproduce
 
 
 def test_every_study_writes_table_figure_and_claims(tmp_path: Path) -> None:
@@ -57,7 +58,8 @@ def test_learning_curves_rise_towards_the_optimum_and_not_beyond(tmp_path: Path)
 
 
 def test_observers_watch_the_same_learner() -> None:
-    tasks = gridworld.learners_tasks({"map": "", "weights": "code"}, ["lfl", "learner"], range(1))
+    options = StudyOptions(runs=1, observers=("lfl", "learner"))
+    tasks = STUDIES["gridworld-learners"].tasks(options)
     chosen = [t for t in tasks if t.setting["learner"] == "svi"]
     seeds = {tuple(t.seed_sequence(ignoring=("observer",)).generate_state(4)) for t in chosen}
     assert len(chosen) == 2 and len(seeds) == 1
@@ -71,10 +73,10 @@ def test_stages_needed_is_where_the_regret_stays_small() -> None:
 
 
 def test_learners_that_know_the_optimum_have_no_regret() -> None:
-    where = gridworld.world("", "code")
+    where = measures.world("", "code")
     assert where.best == pytest.approx(3.189, abs=1e-3)
     table = where.mdp.expected_features @ where.weights
-    assert where.regret(where.value(gridworld.plan(where.mdp, table))) == pytest.approx(0)
+    assert where.regret(where.value(measures.plan(where.mdp, table))) == pytest.approx(0)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +94,31 @@ def test_bad_options_are_refused(options: dict[str, object], expected: str) -> N
         StudyOptions(**options)  # type: ignore[arg-type]
 
 
+def test_every_observer_can_be_chosen_and_some_may_be_left_out() -> None:
+    assert {name for study in STUDIES.values() for name in study.observers} == set(ALL_OBSERVERS)
+
+    def observers(study: str, *chosen: str) -> set[object]:
+        tasks = STUDIES[study].tasks(StudyOptions(runs=1, observers=chosen))
+        return {task.setting.get("observer") for task in tasks}
+
+    assert observers("accuracy-random", "paper", "girl") == {"paper"}
+    assert observers("accuracy-random", "girl") == set()
+    # Where there is nothing to choose nothing is left out.
+    assert observers("accuracy-null", "paper") == {"default"}
+    assert observers("gridworld-curves", "paper") == {None}
+
+
+@pytest.mark.parametrize("options", [{"weights": "paper-text"}, {"quick": True}])
+def test_what_a_study_does_not_have_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(OptionError, match="accuracy-random"):
+        STUDIES["accuracy-random"].tasks(StudyOptions(**options))  # type: ignore[arg-type]
+
+
+def test_importing_the_studies_does_not_load_matplotlib() -> None:
+    code = "import sys, logel.studies.registry; sys.exit('matplotlib' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_unknown_study_is_refused() -> None:
     with pytest.raises(OptionError, match="gridworld-known"):
         select("mars")
@@ -102,7 +129,8 @@ def test_a_killed_study_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     def command(out: Path) -> list[str]:
         code = (
             "from pathlib import Path\n"
-            "from logel.studies.studies import STUDIES, StudyOptions, reproduce\n"
+            "from logel.studies.registry import STUDIES\n"
+            "from logel.studies.study import StudyOptions, reproduce\n"
             "options = StudyOptions(runs=3, observers=('lfl', 'learner'))\n"
             "study = STUDIES['gridworld-learners']\n"
             f"reproduce(study, options, out=Path({str(out)!r}), jobs=2, progress=False)\n"

@@ -18,7 +18,7 @@ from logel.errors import OptionError
 if TYPE_CHECKING:
     from logel.studies.demo import DemoResult
     from logel.studies.run.backends import Backend
-    from logel.studies.studies import StudyResult
+    from logel.studies.study import StudyResult
 
 
 def demo(
@@ -29,10 +29,12 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """A learner learns in the gridworld; watching only its trajectories, recover its reward."""
-    from logel.studies.plots import demo_figure, picture_format, save_figure
+    from logel.studies.plots import picture_format, require_matplotlib, save_figure
+
+    require_matplotlib()
 
     picture_format(out)
-    from logel.studies.demo import run_demo
+    from logel.studies.demo import demo_figure, run_demo
 
     with progress_bars(quiet or json_output) as report:
         result = run_demo(n_steps=steps, seed=seed, progress=report)
@@ -101,8 +103,9 @@ def reproduce(
 ) -> None:
     """Reproduce a study of the paper: table, figure, claims. Stop it and run it again at will."""
     from logel.studies.claims import claims_table
-    from logel.studies.studies import StudyOptions, select
-    from logel.studies.studies import reproduce as run_study
+    from logel.studies.registry import select
+    from logel.studies.study import StudyOptions
+    from logel.studies.study import reproduce as run_study
 
     chosen = select(study)
     options = StudyOptions(

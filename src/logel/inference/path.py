@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from logel.data.stage import Stage
 from logel.errors import IdentificationError, OptionError
@@ -33,16 +32,12 @@ from logel.inference.spread import spread_of, student_draws
 from logel.inference.status import Status
 from logel.inference.watched import Watched
 from logel.policies.cloning import CloneConfig, known_or_cloned
-from logel.policies.gaussian import GaussianPolicy
-from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 from logel.rules.catalogue import RULES
 from logel.rules.rule import Rule
 from logel.rules.values import DriftingValues
 from logel.types import Float
 from logel.worlds.base import World
-from logel.worlds.linear import distinct_observations, linear_world
-from logel.worlds.pooled import sampled_world
-from logel.worlds.table import pool_world
+from logel.worlds.choose import pooler
 
 logger = logging.getLogger(__name__)
 # Work of smoothing a hidden path of m steps of D parameters under all rules, in units of m D^3:
@@ -62,10 +57,8 @@ def path_applies(watched: Watched) -> bool:
     affordable = d <= LARGEST_KNOWN if known else history.n_steps * float(d) ** 3 <= AFFORDABLE
     if not (policy.convex and affordable):
         return False
-    if isinstance(policy, GaussianPolicy) and history[0].actions[0].size > 3:
-        return False
-    if isinstance(policy, TabularSoftmax):
-        return True
+    if policy.tabular or not policy.worlds:
+        return policy.tabular
     # A known path is gone through once, a hidden one in every round.
     rows = sum(stage.n_steps for stage in history)
     return rows <= (10 * LARGEST_ROWS if known else LARGEST_ROWS)
@@ -133,21 +126,12 @@ class _Worlds:
 
     def __init__(self, watched: Watched, basis: Float) -> None:
         self.watched, self.basis = watched, basis
-        self.observations: npt.NDArray[np.generic] | None = None
-        if isinstance(watched.policy, LinearSoftmax):
-            self.observations = distinct_observations(watched.history)
+        history, policy = watched.history, watched.policy
+        self._pooled = pooler(history, policy, gamma=watched.gamma)
         self.world = self._pool(watched.stages())
 
     def _pool(self, stages: Iterable[Stage]) -> World:
-        policy, gamma = self.watched.policy, self.watched.gamma
-        world: World
-        if isinstance(policy, TabularSoftmax):
-            world = pool_world(stages, policy, gamma=gamma)
-        elif isinstance(policy, LinearSoftmax) and self.observations is not None:
-            world = linear_world(stages, policy, self.observations, gamma=gamma)
-        else:
-            world = sampled_world(stages, policy, gamma=gamma)
-        return world.with_features(self.basis)
+        return self._pooled(stages).with_features(self.basis)
 
     def rule(self, name: str, world: World) -> Rule:
         """One kind of learner in a world."""

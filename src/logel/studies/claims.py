@@ -15,6 +15,7 @@ from rich.table import Table
 
 from logel.data.folder import write_atomically
 
+# A one-sided error of one in a hundred: a study makes dozens of claims, few may fail by chance.
 LEVEL = 0.98
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
@@ -84,23 +85,31 @@ def share_interval(outcomes: Sequence[bool], level: float = LEVEL) -> tuple[floa
 
 def judge(
     claim: str,
-    values: Sequence[float] | Sequence[bool],
+    values: Iterable[float],
     *,
     statistic: str,
-    threshold: float,
-    wanted: str,
-    observer: str,
-    source: str = "paper",
+    above: float = math.nan,
+    below: float | None = None,
+    observer: str = "default",
+    source: str | None = None,
 ) -> Claim:
     """Hold a claim against one value per run; runs that failed (NaN) are left out.
 
-    Truth values are judged by the share of true ones.
+    Truth values are judged by the share of true ones. The mean is wanted either above or below a
+    threshold. What is said of the observer "paper" is taken from the paper, the rest is ours,
+    unless `source` says otherwise.
     """
+    wanted, threshold = ("above", above) if below is None else ("below", below)
+    source = source or ("paper" if observer == "paper" else "logel")
     found = [value for value in values if not math.isnan(value)]
-    outcomes = [value for value in found if isinstance(value, bool)]
-    counted = bool(found) and len(outcomes) == len(found)
-    mean, low, high = share_interval(outcomes) if counted else mean_interval(found)
+    mean, low, high = _interval(found)
     return Claim(claim, source, observer, statistic, mean, low, high, threshold, wanted, len(found))
+
+
+def _interval(values: list[float]) -> tuple[float, float, float]:
+    outcomes = [value for value in values if isinstance(value, bool)]
+    all_outcomes = bool(values) and len(outcomes) == len(values)
+    return share_interval(outcomes) if all_outcomes else mean_interval(values)
 
 
 def claims_table(claims: Iterable[Claim]) -> Table:

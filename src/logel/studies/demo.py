@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logel.data.history import LearningHistory
-from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
-from logel.envs.tabular import optimal_policy, start_value, uniform_policy
+from logel.envs.gridworld import GridMap
+from logel.envs.tabular import optimal_policy
 from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import direction_error
 from logel.inference.infer import infer_reward
-from logel.learners.tabular import GPOMDPLearner, observe
-from logel.policies.softmax import TabularSoftmax
+from logel.learners.tabular import GPOMDPLearner
+from logel.studies.measures import family, mean_returns, world
+from logel.studies.plots import BLUE, GREY, new_figure, rule, tidy
 from logel.types import Float, Progress
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Where actions (down, up, left, right) point; a picture's second axis grows downwards.
+_ARROWS = {0: (0, 1), 1: (0, -1), 2: (-1, 0), 3: (1, 0)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,19 +72,9 @@ def run_demo(*, n_steps: int, seed: int, progress: Progress | None = None) -> De
 
     The learner's parameters are recorded only to draw its value; the observer does not use them.
     """
-    grid = GridMap.parse()
-    mdp = gridworld_mdp(grid)
-    weights = grid_weights(mdp.feature_names)
-    policy = TabularSoftmax(mdp.n_states, mdp.n_actions)
-    history = observe(
-        mdp,
-        GPOMDPLearner(),
-        weights=weights,
-        n_steps=n_steps,
-        seed=seed,
-        parameters=True,
-        progress=progress,
-    )
+    where, grid = world(), GridMap.parse()
+    mdp, weights, policy = where.mdp, where.weights, family(where.mdp)
+    history = where.observe(GPOMDPLearner(), n_steps, seed, parameters=True, progress=progress)
     estimate = infer_reward(
         history, policy, gamma=mdp.gamma, use_parameters=False, seed=seed, progress=progress
     )
@@ -91,19 +88,62 @@ def run_demo(*, n_steps: int, seed: int, progress: Progress | None = None) -> De
         estimate=estimate,
         true_weights=truth / np.linalg.norm(truth),
         recovered_policy=planned,
-        value=start_value(mdp, planned, weights=weights),
-        best_value=start_value(mdp, optimal_policy(mdp, weights)[0], weights=weights),
-        learner_value=start_value(mdp, learnt, weights=weights),
-        uniform_value=start_value(mdp, uniform_policy(mdp), weights=weights),
+        value=where.value(planned),
+        best_value=where.best,
+        learner_value=where.value(learnt),
+        uniform_value=where.uniform,
         learner_returns=mean_returns(history, weights, mdp.gamma),
     )
 
 
-def mean_returns(history: LearningHistory, weights: Float, gamma: float) -> Float:
-    """Mean discounted return of the observed episodes of every stage, shape (m + 1,)."""
-    returns = []
-    for stage in history:
-        assert stage.features is not None
-        total = (gamma**stage.times * (stage.features @ weights)).sum()
-        returns.append(total / stage.n_episodes)
-    return np.array(returns)
+def demo_figure(result: DemoResult) -> Figure:
+    """The demo's picture: learning curve, weights, and the reward on the map."""
+    figure = new_figure(11, 3.6)
+    left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1.1, 1.1])
+    left.plot(result.learner_returns, color=GREY, marker="o", markersize=3)
+    tidy(left, title="What the observer watches", x="stage", y="learner's mean return")
+    _weight_bars(middle, result)
+    _reward_map(right, result)
+    right.set_title(
+        f"Recovered reward and its best policy\n(earns {result.value:.2f} of "
+        f"{result.best_value:.2f})",
+        loc="left",
+        fontsize=10,
+        fontweight="bold",
+    )
+    return figure
+
+
+def _weight_bars(axes: Axes, result: DemoResult) -> None:
+    """True and recovered weights side by side, the recovered with its interval."""
+    names, recovered = result.estimate.feature_names, result.estimate.weights
+    at, interval = np.arange(len(names)), result.estimate.interval(0.95)
+    axes.bar(at - 0.2, result.true_weights, width=0.38, color=GREY, label="true")
+    axes.bar(at + 0.2, recovered, width=0.38, color=BLUE, label="recovered")
+    if np.isfinite(interval).all():
+        reach = np.abs(interval.T - recovered)
+        axes.errorbar(at + 0.2, recovered, yerr=reach, fmt="none", ecolor="black", capsize=3)
+    axes.set_xticks(at, names)
+    rule(axes, 0)
+    axes.legend(fontsize=8, frameon=False)
+    tidy(axes, title="Reward weights (unit length, 95% interval)")
+
+
+def _reward_map(axes: Axes, result: DemoResult) -> None:
+    """The map coloured by reward, with an arrow for each state's best action."""
+    rows, columns = result.grid.shape
+    values = result.estimate.weights[result.grid.areas].reshape(rows, columns)
+    limit = float(np.abs(values).max()) or 1.0
+    image = axes.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit)
+    for state, action in enumerate(result.recovered_policy.argmax(axis=1)):
+        row, column = divmod(state, columns)
+        dx, dy = _ARROWS[int(action)]
+        axes.annotate(
+            "",
+            xy=(column + 0.3 * dx, row + 0.3 * dy),
+            xytext=(column - 0.3 * dx, row - 0.3 * dy),
+            arrowprops={"arrowstyle": "->", "color": "black", "lw": 1.0},
+        )
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.figure.colorbar(image, ax=axes, shrink=0.8)

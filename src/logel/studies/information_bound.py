@@ -93,13 +93,13 @@ def cramer_rao(
     for _ in range(n_steps + 1):
         policy = world.probabilities(model.as_policy(state))[0]
         visits = n_episodes * undiscounted_visits(mdp, policy, horizon)
-        information += (
-            sensitivity.T @ _fisher(policy, visits, whole=model.keeps_values) @ (sensitivity)
-        )
+        fisher = _fisher(policy, visits, whole=model.keeps_values)
+        information += sensitivity.T @ fisher @ sensitivity
         step = model.predict(state, parameters)
         sensitivity = step.transition[0] @ sensitivity
         sensitivity[:, d:] += step.design[0][:, :q]
         state = step.following
+    # Directions that no action shows (the gauge) have no information but rounding.
     covariance = np.linalg.pinv(information, rcond=1e-12, hermitian=True)[d:, d:]
     identified = np.eye(q) - np.full((q, q), 1 / q)
     return Bound(identified @ covariance @ identified, identified @ scaled)

@@ -1,4 +1,4 @@
-"""The paper's MuJoCo studies: what a PPO agent that learns to hop, or to reach, wants.
+"""What the studies of PPO agents that learn to hop, and to reach, share.
 
 A learner trains; its run is recorded. Observers see the later stages only, without the policy's
 parameters, recover a reward each in its own way, and train an agent on it from the learner's first
@@ -10,14 +10,13 @@ all observers of a seed watch the same one, and a study that was stopped need no
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,22 +28,29 @@ from logel.errors import LogelError, MissingExtraError
 from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import METHODS, Method, infer_reward
 from logel.policies.networks import MLPGaussian
-from logel.studies.run.tasks import Row, Task, checksum, grid
+from logel.studies import plots
+from logel.studies.claims import Claim, judge, mean_interval
+from logel.studies.run.files import exclusive
+from logel.studies.run.tasks import Row, Task, checksum
+from logel.studies.study import Study
+from logel.studies.summary import markdown
 from logel.types import Float
 from logel.worlds.own_episodes import Baseline
 
-if sys.platform != "win32":
-    import fcntl
-
 if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
     from logel.learners.ppo import PPOSettings
     from logel.rewards.linear import LinearReward
     from logel.rewards.sb3 import TransitionReward
 
-ENVIRONMENTS = {"hopper": "Hopper-v5", "reacher": "Reacher-v5"}
 OBSERVERS = ("default", "paper", "lfl", "trex")
 GAMMA = 0.99
 PACKAGES = ("mujoco", "gymnasium", "stable-baselines3")
+# An agent succeeds that comes as far as the learner, and fails if it does not come half as far.
+SUCCESS, FAILURE = 1.0, 0.5
+WEIGHT_COLUMNS = ("feature", "weight", "low", "high", "truth")
 
 
 @dataclass(frozen=True)
@@ -86,45 +92,29 @@ SIZES = {
 }
 
 
-def hopper_tasks(options: dict[str, str], observers: Sequence[str], seeds: range) -> list[Task]:
-    """Learner and observers on Hopper."""
-    return _tasks("hopper", options, observers, seeds)
-
-
-def reacher_tasks(options: dict[str, str], observers: Sequence[str], seeds: range) -> list[Task]:
-    """Learner and observers on Reacher."""
-    return _tasks("reacher", options, observers, seeds)
-
-
-def _tasks(
-    study: str, options: dict[str, str], observers: Sequence[str], seeds: range
-) -> list[Task]:
+def require_simulator() -> None:
+    """Say what is not installed."""
     try:
         import mujoco  # noqa: F401
         import stable_baselines3  # noqa: F401
     except ImportError:
         raise MissingExtraError("mujoco and stable-baselines3", "mujoco") from None
-    chosen = [name for name in OBSERVERS if name in observers]
-    size = "quick" if options.get("quick") else "full"
-    settings = {"observer": ["learner", *chosen], "size": [size]}
-    return grid(study, settings, seeds=seeds) if chosen else []
 
 
-def run(task: Task) -> list[Row]:
+def run(task: Task, env: str, estimate_rows: Callable[[RewardEstimate], list[Row]]) -> list[Row]:
     """Train the learner (or find it trained), recover its reward, train an agent on it."""
     import torch
 
-    torch.set_num_threads(1)
-    env, size = ENVIRONMENTS[task.study], SIZES[str(task.setting["size"])]
-    observer = str(task.setting["observer"])
-    history, returns = recorded_learner(env, task.seed, size)
-    if observer == "learner":
-        return _curve_rows(returns, returns)
-    started = time.process_time()
-    reward, rows = _recover(observer, history, size, env, task.seed)
-    seconds = time.process_time() - started
     from logel.learners.ppo import train_ppo
 
+    torch.set_num_threads(1)
+    size = SIZES[task.text("size")]
+    history, returns = recorded_learner(env, task.seed, size)
+    if task.text("observer") == "learner":
+        return _curve_rows(returns, returns)
+    started = time.process_time()
+    reward, rows = _recover(task, history.slice(size.first), env, estimate_rows)
+    seconds = time.process_time() - started
     curve = train_ppo(
         env,
         size.settings,
@@ -173,7 +163,8 @@ def recorded_learner(env: str, seed: int, size: Size) -> tuple[LearningHistory, 
     folder = cache_folder() / f"{env}-seed{seed}-{checksum(made_with)[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     curve = folder / "returns.json"
-    with _held(folder):
+    # One process at a time trains; the others wait for its result.
+    with exclusive(folder, wait=True):
         if not curve.exists():
             # A run that was stopped: its history is of no use without the rest.
             shutil.rmtree(folder / "history", ignore_errors=True)
@@ -191,17 +182,6 @@ def recorded_learner(env: str, seed: int, size: Size) -> tuple[LearningHistory, 
     return LearningHistory.load(folder / "history"), returns
 
 
-@contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Let one process at a time train; the others wait for its result."""
-    if sys.platform == "win32":
-        yield
-        return
-    with (folder / ".lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
 # --- the observers --------------------------------------------------------------------------------
 
 
@@ -213,40 +193,37 @@ def methods() -> dict[str, Method | str]:
 
 
 def _recover(
-    observer: str, history: LearningHistory, size: Size, env: str, seed: int
+    task: Task,
+    seen: LearningHistory,
+    env: str,
+    estimate_rows: Callable[[RewardEstimate], list[Row]],
 ) -> tuple[LinearReward | TransitionReward, list[Row]]:
     """A reward from the later stages, and what there is to say about it."""
     from logel.envs.mujoco import FEATURES
     from logel.rewards.linear import LinearReward
     from logel.rewards.sb3 import NormalisedReward
 
-    seen = history.slice(size.first)
-    first = seen[0]
-    policy = MLPGaussian(first.observations.shape[1], first.actions.shape[1])
+    observer, size = task.text("observer"), SIZES[task.text("size")]
+    policy = MLPGaussian(seen[0].observations.shape[1], seen[0].actions.shape[1])
     if observer in methods():
+        method = methods()[observer]
         estimate = infer_reward(
-            seen,
-            policy,
-            gamma=GAMMA,
-            method=methods()[observer],
-            use_parameters=False,
-            seed=seed,
+            seen, policy, gamma=GAMMA, method=method, use_parameters=False, seed=task.seed
         )
         features: Any = FEATURES[env]
-        return LinearReward.from_estimate(estimate, features), _estimate_rows(estimate, env)
+        return LinearReward.from_estimate(estimate, features), estimate_rows(estimate)
     reward: TransitionReward
     fit: Row = {"part": "fit"}
     if observer == "lfl":
-        reward = _lfl(seen, policy, size, seed)
+        reward = _lfl(seen, policy, size, task.seed)
     else:
         from logel.baselines.trex import TrexConfig, trex
 
         config = TrexConfig()
         config = replace(config, n_steps=_scaled(config.n_steps, size))
-        found = trex(seen, policy, gamma=GAMMA, config=config, seed=seed)
+        found = trex(seen, policy, gamma=GAMMA, config=config, seed=task.seed)
         reward, fit["accuracy"] = found, found.accuracy
-    notes = seen.notes[-1]
-    return NormalisedReward.from_notes(reward, notes), [fit]
+    return NormalisedReward.from_notes(reward, seen.notes[-1]), [fit]
 
 
 def _lfl(seen: LearningHistory, policy: MLPGaussian, size: Size, seed: int) -> TransitionReward:
@@ -263,46 +240,140 @@ def _scaled(steps: int, size: Size) -> int:
     return max(1, round(steps * size.fit_steps))
 
 
-def _estimate_rows(estimate: RewardEstimate, env: str) -> list[Row]:
-    from logel.envs.mujoco import hopper_true_weights
-
-    truth = hopper_true_weights(unit=True) if env == "Hopper-v5" else None
-    ends = estimate.interval(0.95)
-    rows: list[Row] = [
-        {
-            "part": "weight",
-            "feature": name,
-            "weight": float(weight),
-            "low": float(low),
-            "high": float(high),
-            "truth": None if truth is None else float(truth[k]),
-        }
-        for k, (name, weight, (low, high)) in enumerate(
-            zip(estimate.feature_names, estimate.weights, ends, strict=True)
-        )
-    ]
-    fit: Row = {
+def fit_row(estimate: RewardEstimate) -> Row:
+    """How well the recovered reward explains the learner's movement."""
+    return {
         "part": "fit",
         "cosine": float(np.nanmedian(estimate.fit.cosines)),
         "chance": float(estimate.fit.chance),
         "status": estimate.status.name,
     }
-    if truth is None:
-        fit["peak distance"] = float(np.linalg.norm(heat_map(estimate.weights)[1]))
-    return [*rows, fit]
 
 
-def heat_map(weights: Float, n: int = 81) -> tuple[Float, Float]:
-    """Reacher's reward over the vector from target to fingertip, (n, n), and its peak in metres.
+# --- what came out --------------------------------------------------------------------------------
 
-    Args:
-        weights: Of the bumps, then of the action's cost.
-        n: Points along each coordinate.
-    """
-    from logel.envs.mujoco import reacher_bumps
 
-    bumps = reacher_bumps((0, 1))
-    axis = np.linspace(bumps.low, bumps.high, n)
-    places = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
-    values = bumps(places, np.zeros((len(places), 1)), places) @ weights[: len(bumps.names)]
-    return values.reshape(n, n), places[int(np.argmax(values))]
+def curves(table: pd.DataFrame, observer: str) -> pd.DataFrame:
+    """Scores of one observer, one row per seed, one column per update."""
+    rows = table[(table.part == "curve") & (table.observer == observer)]
+    return rows.pivot(index="seed", columns="update", values="score").sort_index()
+
+
+def weights(table: pd.DataFrame, observer: str) -> pd.DataFrame:
+    """The weight rows of one observer; none, but with their columns, if it finds no weights."""
+    rows = table[(table.part == "weight") & (table.observer == observer)]
+    return rows.reindex(columns=list(dict.fromkeys([*table.columns, *WEIGHT_COLUMNS])))
+
+
+def fits(table: pd.DataFrame, observer: str) -> pd.DataFrame:
+    """The fit rows of one observer."""
+    return table[(table.part == "fit") & (table.observer == observer)]
+
+
+def score_claim(
+    table: pd.DataFrame, claim: str, observer: str, *, over: str | None = None, **wanted: Any
+) -> Iterator[Claim]:
+    """A claim about scores at the end, if those it is about have been computed."""
+    if not {observer, over or observer} <= set(table.observer):
+        return
+    values = curves(table, observer).iloc[:, -1]
+    statistic = "normalised score at the end"
+    if over is not None:
+        values = (values - curves(table, over).iloc[:, -1]).dropna()
+        statistic += f", minus that of {over}"
+    yield judge(claim, values, statistic=statistic, observer=observer, **wanted)
+
+
+def agent_claims(table: pd.DataFrame) -> Iterator[Claim]:
+    """How agents trained on LOGEL's rewards do."""
+    for name in ("paper", "default"):
+        yield from score_claim(table, "comes as far as the learner", name, above=SUCCESS)
+        for other in ("lfl", "trex"):
+            claim = f"does better than {other}"
+            yield from score_claim(table, claim, name, over=other, above=0.0)
+
+
+def summary(table: pd.DataFrame) -> str:
+    """Scores and weights as Markdown."""
+    present = set(table.observer)
+    scores = [_score_cells(table, name) for name in ("learner", *OBSERVERS) if name in present]
+    found = [
+        [name, str(feature).replace("|", r"\|"), *_weight_cells(rows)]
+        for name in ("default", "paper")
+        for feature, rows in weights(table, name).groupby("feature", sort=False)
+    ]
+    return (
+        markdown(["observer", "runs", "score at the end", "best score", "seconds"], scores)
+        + "\nMean ± half a 98% interval; seconds of processor time to recover the reward.\n\n"
+        + markdown(
+            ["observer", "feature", "weight: median [range]", "truth", "intervals with the truth"],
+            found,
+        )
+    )
+
+
+def _score_cells(table: pd.DataFrame, name: str) -> list[str]:
+    found, fit = curves(table, name), fits(table, name)
+    seconds = f"{fit.seconds.median():.0f}" if len(fit) else ""
+    ends, best = _interval(found.iloc[:, -1]), _interval(found.max(axis=1))
+    return [name, str(len(found)), ends, best, seconds]
+
+
+def _weight_cells(rows: pd.DataFrame) -> list[str]:
+    low, middle, high = rows.weight.quantile([0, 0.5, 1])
+    cells = [f"{middle:.4g} [{low:.4g}, {high:.4g}]", "", ""]
+    if rows.truth.notna().all():
+        inside = (rows.low <= rows.truth) & (rows.truth <= rows.high)
+        cells[1:] = [f"{rows.truth.iloc[0]:.4g}", f"{inside.sum()} of {len(rows)}"]
+    return cells
+
+
+def _interval(values: pd.Series[float]) -> str:
+    mean, low, high = mean_interval(values)
+    return f"{mean:.2f} ± {(high - low) / 2:.2f}" if len(values) > 1 else f"{mean:.2f}"
+
+
+def draw_curves(axes: Axes, table: pd.DataFrame, environment: str, *, columns: int) -> None:
+    """Scores of learner and agents, update by update."""
+    rows = table[table.part == "curve"]
+    counts = rows.groupby("observer").seed.nunique()
+    most = int(counts.max())
+    for name in ("learner", *OBSERVERS):
+        part = rows[rows.observer == name]
+        if len(part):
+            fewer = f" (runs: {counts[name]})" if counts[name] < most else ""
+            label = "the learner" if name == "learner" else plots.LABELS[name]
+            color = plots.COLOURS[name]
+            plots.band(axes, part, "update", "score", color=color, label=label + fewer)
+    # Bands of few runs are wide beyond measure: what matters is where the means are.
+    means = rows.groupby(["observer", "update"]).score.mean()
+    axes.set_ylim(min(-1.0, means.min() - 0.5), max(2.0, means.max() + 0.5))
+    plots.rule(axes, 1.0, dotted=True)
+    plots.rule(axes, 0.0, dotted=True)
+    legend_below(axes, columns)
+    axes.locator_params(axis="x", integer=True)
+    runs = f"{most} run" + "s" * (most > 1)
+    plots.tidy(
+        axes,
+        title=f"{environment}: agents on recovered rewards",
+        x="update",
+        y=f"normalised score ({runs}, 98% bands)",
+    )
+
+
+def legend_below(axes: Axes, columns: int) -> None:
+    """A legend below the axes, for what is drawn goes everywhere."""
+    where = (0.5, -0.17)
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=where, ncols=columns, frameon=False)
+
+
+# A study lacks only its name, what it runs, claims and draws.
+study = partial(
+    Study,
+    cases=[{"observer": ("learner", *OBSERVERS)}],
+    observers=OBSERVERS,
+    quick=True,
+    summary=summary,
+    packages=PACKAGES,
+    require=require_simulator,
+)

@@ -1,53 +1,66 @@
-"""Figures, drawn with matplotlib (the only module that imports it)."""
+"""What the figures of all studies share; matplotlib is loaded when the first one is drawn."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from logel.data.folder import write_atomically
-from logel.envs.gridworld import GridMap
 from logel.errors import MissingExtraError, OptionError
+from logel.studies.claims import mean_interval
 from logel.types import Float
 
-try:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib.figure import Figure
-except ImportError:  # pragma: no cover - depends on what is installed
-    raise MissingExtraError("matplotlib", "report") from None
-
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
-
-    from logel.studies.demo import DemoResult
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette: told apart by readers with any colour vision, and in print.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-PURPLE, SKY, GREY = "#CC79A7", "#56B4E9", "#7f7f7f"
+PURPLE, GREY = "#CC79A7", "#7f7f7f"
+# No study has both the authors' observer and T-REX.
+COLOURS = {
+    "default": BLUE,
+    "paper": ORANGE,
+    "authors": PURPLE,
+    "lfl": GREEN,
+    "girl": RED,
+    "learner": GREY,
+    "trex": PURPLE,
+}
+LABELS = {
+    "default": "logel (default)",
+    "paper": "LOGEL, as in the paper",
+    "authors": "LOGEL, as in the authors' code",
+    "lfl": "LfL",
+    "girl": "GIRL on the last stage",
+    "learner": "the learner itself",
+    "trex": "T-REX",
+}
 # What would make equal figures differ: dates, and the version of matplotlib.
 _METADATA = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-_ARROWS = {0: (0, 1), 1: (0, -1), 2: (-1, 0), 3: (1, 0)}
+_BAND = "mean and 98% band"
+
+
+def require_matplotlib() -> None:
+    """Say that figures cannot be drawn now rather than after hours of work."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("matplotlib", "report") from None
 
 
 def new_figure(width: float, height: float) -> Figure:
     """A figure in the house look."""
+    require_matplotlib()
+    # Without pyplot, which keeps figures alive and may open windows.
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
-
-
-def tidy(axes: Axes, *, title: str, x: str = "", y: str = "") -> None:
-    """Title and labels, a light grid, no box."""
-    axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
-    axes.set_xlabel(x, fontsize=9)
-    axes.set_ylabel(y, fontsize=9)
-    axes.tick_params(labelsize=8)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
 
 
 def picture_format(path: Path) -> str:
@@ -62,6 +75,8 @@ def picture_format(path: Path) -> str:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure; the format follows the suffix. Equal figures give equal bytes."""
+    import matplotlib
+
     kind, drawn = picture_format(path), io.BytesIO()
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": "logel", "svg.fonttype": "none"}):
@@ -69,63 +84,119 @@ def save_figure(figure: Figure, path: Path) -> None:
     write_atomically(path, drawn.getvalue())
 
 
-def demo_figure(result: DemoResult) -> Figure:
-    """The demo's picture: learning curve, weights, and the reward on the map."""
+def tidy(axes: Axes, *, title: str, x: str = "", y: str = "") -> None:
+    """Title and labels, a light grid, no box."""
+    axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def rule(axes: Axes, at: float, *, dotted: bool = False) -> None:
+    """A thin horizontal line to compare with."""
+    axes.axhline(at, color="black", linewidth=0.8, linestyle=":" if dotted else "-")
+
+
+def hundredths_scale(axes: Axes, *, signed: bool = False) -> None:
+    """For weights of which one is near 1 and most near 0: logarithmic beyond a hundredth."""
+    axes.set_yscale("symlog", linthresh=0.01)
+    ticks, names = [0.01, 0.1, 1], [".01", ".1", "1"]
+    if signed:
+        axes.set_yticks(
+            [-tick for tick in ticks[::-1]] + [0, *ticks],
+            [f"-{name}" for name in names[::-1]] + ["0", *names],
+        )
+    else:
+        axes.set_yticks([0, *ticks], ["0", *names])
+
+
+def band(axes: Axes, rows: pd.DataFrame, x: str, y: str, *, color: str, label: str) -> None:
+    """Mean over runs with its 98% band."""
+    places = sorted(rows[x].unique())
+    stats = np.array([mean_interval(rows.loc[rows[x] == place, y]) for place in places])
+    axes.plot(
+        places, stats[:, 0], marker="o", markersize=3, linewidth=1.4, color=color, label=label
+    )
+    if np.isfinite(stats).all():
+        axes.fill_between(places, stats[:, 1], stats[:, 2], color=color, alpha=0.18, linewidth=0)
+
+
+def observer_bands(axes: Axes, table: pd.DataFrame, x: str, y: str) -> None:
+    """One band for each observer of a table."""
+    for observer, rows in table.groupby("observer", sort=False):
+        name = str(observer)
+        band(axes, rows, x, y, color=COLOURS[name], label=LABELS[name])
+
+
+def bars(
+    axes: Axes,
+    k: int,
+    n: int,
+    middle: Float,
+    ends: Float | None = None,
+    *,
+    label: str,
+    color: str | None = None,
+    capsize: float | None = 2,
+) -> None:
+    """The k-th of n series of bars that stand side by side, with whiskers to their ends (2, N)."""
+    # A fifth of the room is left between groups.
+    width = 0.8 / n
+    at = np.arange(len(middle)) + (k - (n - 1) / 2) * width
+    axes.bar(at, middle, width, color=color, label=label)
+    if ends is not None:
+        reach = np.nan_to_num(np.abs(ends - middle), posinf=0.0)
+        axes.errorbar(at, middle, yerr=reach, fmt="none", ecolor="black", capsize=capsize)
+
+
+def runs_legend(figure: Figure, axes: Axes, table: pd.DataFrame, note: str = _BAND) -> None:
+    """One legend below all panels, titled with the number of runs."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=len(labels),
+        fontsize=8,
+        frameon=False,
+        title=f"{table.seed.nunique()} runs, {note}",
+        title_fontsize=8,
+    )
+
+
+# Which column bounds a measure: what no unbiased estimator beats. It does not depend on the run.
+_BOUNDS = {"error": "bound", "value": "attainable"}
+
+
+def case_bars(table: pd.DataFrame, *, cases: Sequence[str], measures: Mapping[str, str]) -> Figure:
+    """Bars per case and observer, one panel per measure, with 98% intervals."""
     figure = new_figure(11, 3.6)
-    left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1.1, 1.1])
-    left.plot(result.learner_returns, color=GREY, marker="o", markersize=3)
-    tidy(left, title="What the observer watches", x="stage", y="learner's mean return")
-    weight_bars(
-        middle,
-        result.estimate.feature_names,
-        {"true": result.true_weights, "recovered": result.estimate.weights},
-        result.estimate.interval(0.95),
-    )
-    reward_map(right, result.grid, result.estimate.weights, result.recovered_policy)
-    right.set_title(
-        f"Recovered reward and its best policy\n(earns {result.value:.2f} of "
-        f"{result.best_value:.2f})",
-        loc="left",
-        fontsize=10,
-        fontweight="bold",
-    )
+    panels = figure.subplots(1, len(measures), squeeze=False)[0]
+    labels = table[list(cases)].astype(str).agg(", ".join, axis=1)
+    groups = {name: table[labels == name] for name in dict.fromkeys(labels)}
+    for axes, (measure, title) in zip(panels, measures.items(), strict=True):
+        _case_panel(axes, list(groups.values()), measure)
+        axes.set_xticks(np.arange(len(groups)), list(groups), rotation=30, ha="right")
+        tidy(axes, title=title)
+    runs_legend(figure, panels[0], table, "mean and 98% interval")
     return figure
 
 
-def weight_bars(
-    axes: Axes, names: tuple[str, ...], weights: dict[str, Float], interval: Float
-) -> None:
-    """True and recovered weights side by side, the recovered with its interval."""
-    at = np.arange(len(names))
-    for offset, (label, values), colour in zip(
-        (-0.2, 0.2), weights.items(), (GREY, BLUE), strict=True
-    ):
-        axes.bar(at + offset, values, width=0.38, color=colour, label=label)
-    recovered = list(weights.values())[-1]
-    if np.isfinite(interval).all():
-        reach = np.abs(interval.T - recovered)
-        axes.errorbar(at + 0.2, recovered, yerr=reach, fmt="none", ecolor="black", capsize=3)
-    axes.set_xticks(at, names)
-    axes.axhline(0, color="black", linewidth=0.8)
-    axes.legend(fontsize=8, frameon=False)
-    tidy(axes, title="Reward weights (unit length, 95% interval)")
-
-
-def reward_map(axes: Axes, grid: GridMap, weights: Float, policy: Float) -> None:
-    """The map coloured by reward, with an arrow for each state's best action."""
-    rows, columns = grid.shape
-    values = weights[grid.areas].reshape(rows, columns)
-    limit = float(np.abs(values).max()) or 1.0
-    image = axes.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit)
-    for state, action in enumerate(policy.argmax(axis=1)):
-        row, column = divmod(state, columns)
-        dx, dy = _ARROWS[int(action)]
-        axes.annotate(
-            "",
-            xy=(column + 0.3 * dx, row + 0.3 * dy),
-            xytext=(column - 0.3 * dx, row - 0.3 * dy),
-            arrowprops={"arrowstyle": "->", "color": "black", "lw": 1.0},
-        )
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.figure.colorbar(image, ax=axes, shrink=0.8)
+def _case_panel(axes: Axes, groups: Sequence[pd.DataFrame], measure: str) -> None:
+    present = set().union(*(rows.observer for rows in groups))
+    observers = [name for name in COLOURS if name in present]
+    for k, name in enumerate(observers):
+        found = [rows.loc[rows.observer == name, measure].dropna() for rows in groups]
+        middle, *ends = np.array(list(map(mean_interval, found))).T
+        if np.isfinite(middle).any():
+            label, color = LABELS[name], COLOURS[name]
+            bars(axes, k, len(observers), middle, np.array(ends), label=label, color=color)
+    if (bound := _BOUNDS.get(measure)) in groups[0]:
+        low, high = axes.get_ylim()
+        at = np.arange(len(groups))
+        values = [rows[bound].iloc[0] for rows in groups]
+        axes.hlines(values, at - 0.45, at + 0.45, "black", ":", label="Cramer-Rao bound")
+        axes.set_ylim(low, high)

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from types import FrameType
 from typing import Any, Literal
@@ -44,7 +44,8 @@ _ONE_THREAD = dict.fromkeys(
     ),
     "1",
 )
-_Outcomes = Generator[tuple[Task, list[Row] | Failure] | None, None, None]
+Outcomes = Generator[tuple[Task, list[Row] | Failure] | None, None, None]
+_Running = Future[list[Row] | Failure]
 
 
 def _execute(reference: str, task: Task) -> list[Row] | Failure:
@@ -105,6 +106,7 @@ def _start_worker(driver: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver gets it too, and decides
 
     def follow() -> None:
+        # Orphans get another parent, but nobody tells them.
         while os.getppid() == driver:
             time.sleep(0.2)
         os._exit(1)
@@ -127,7 +129,7 @@ def _blocked_interrupt() -> Iterator[None]:
 
 def loky_outcomes(
     tasks: Sequence[Task], reference: str, *, jobs: int, address: str | None
-) -> _Outcomes:
+) -> Outcomes:
     """Compute on `jobs` processes of this machine.
 
     Each process is a pool of its own: when one dies (out of memory, a crash in native code), the
@@ -135,7 +137,7 @@ def loky_outcomes(
     the whole pool, and would run a single job in this process, whose threads it cannot limit.
     """
     waiting = iter(tasks)
-    running: dict[Future[list[Row] | Failure], tuple[Any, Task]] = {}
+    running: dict[_Running, tuple[Any, Task]] = {}
     pools: list[Any] = []
 
     def submit(pool: Any | None) -> None:
@@ -169,17 +171,21 @@ def loky_outcomes(
                 submit(pool)  # before the driver writes, so that the worker does not wait for it
                 yield task, outcome
     finally:
-        # loky 3.6 fails when it is stopped before its thread has taken up the last call.
-        deadline = time.monotonic() + 5.0
-        while any(not (f.running() or f.done()) for f in running) and time.monotonic() < deadline:
-            time.sleep(0.001)
-        for pool in pools:
-            pool.shutdown(kill_workers=bool(running))
+        _stop(pools, running)
+
+
+def _stop(pools: list[Any], running: Collection[_Running]) -> None:
+    # loky 3.6 fails when it is stopped before its thread has taken up the last call.
+    deadline = time.monotonic() + 5.0
+    while any(not (f.running() or f.done()) for f in running) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    for pool in pools:
+        pool.shutdown(kill_workers=bool(running))
 
 
 def ray_outcomes(
     tasks: Sequence[Task], reference: str, *, jobs: int, address: str | None
-) -> _Outcomes:
+) -> Outcomes:
     """Compute on a Ray cluster; rows travel back, since its nodes may not share our disk."""
     try:
         ray: Any = importlib.import_module("ray")
@@ -187,43 +193,56 @@ def ray_outcomes(
         raise MissingExtraError("ray", "ray") from None
     if not tasks:
         return
-    started_here = not ray.is_initialized()
-    if started_here:
-        address = address or os.environ.get("RAY_ADDRESS") or "local"
-        # A study sends nothing home unless the user says so.
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        local = {"num_cpus": jobs, "include_dashboard": False} if address == "local" else {}
-        ray.init(
-            address=address,
-            runtime_env={"env_vars": _ONE_THREAD},
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            **local,
-        )
     in_flight: dict[Any, Task] = {}
-    try:
+    waiting = iter(tasks)
+    with _ray_cluster(ray, jobs=jobs, address=address):
         # One more try when a node is lost; a task that keeps killing its worker is a failure.
         remote = ray.remote(num_cpus=1, max_retries=1)(_execute)
         limit = max(_RAY_MIN_IN_FLIGHT, 2 * int(ray.cluster_resources().get("CPU", 1)))
-        waiting = iter(tasks)
-        while True:
-            for task in itertools.islice(waiting, limit - len(in_flight)):
-                in_flight[remote.remote(reference, task)] = task
-            if not in_flight:
-                break
-            done, _ = ray.wait(list(in_flight), num_returns=1, timeout=_POLL_SECONDS)
-            if not done:
-                yield None
-                continue
-            (ready,) = done
-            task = in_flight.pop(ready)
-            try:
-                outcome: list[Row] | Failure = ray.get(ready)
-            except ray.exceptions.RayError as error:
-                outcome = _failure(task, error)
-            yield task, outcome
+        try:
+            while True:
+                for task in itertools.islice(waiting, limit - len(in_flight)):
+                    in_flight[remote.remote(reference, task)] = task
+                if not in_flight:
+                    break
+                done, _ = ray.wait(list(in_flight), num_returns=1, timeout=_POLL_SECONDS)
+                if not done:
+                    yield None
+                for ready in done:
+                    yield _ray_result(ray, ready, in_flight.pop(ready))
+        finally:
+            for handle in in_flight:
+                ray.cancel(handle, force=True)
+
+
+def _ray_result(ray: Any, handle: Any, task: Task) -> tuple[Task, list[Row] | Failure]:
+    try:
+        return task, ray.get(handle)
+    except ray.exceptions.RayError as error:
+        return task, _failure(task, error)
+
+
+@contextlib.contextmanager
+def _ray_cluster(ray: Any, *, jobs: int, address: str | None) -> Iterator[None]:
+    """Connect to a cluster, or start one; leave alone what the caller has connected to."""
+    if ray.is_initialized():
+        yield
+        return
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    # A study sends nothing home unless the user says so.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    local = {"num_cpus": jobs, "include_dashboard": False} if address == "local" else {}
+    ray.init(
+        address=address,
+        runtime_env={"env_vars": _ONE_THREAD},
+        logging_level=logging.ERROR,
+        log_to_driver=False,
+        **local,
+    )
+    try:
+        yield
     finally:
-        for handle in in_flight:
-            ray.cancel(handle, force=True)
-        if started_here:
-            ray.shutdown()
+        ray.shutdown()
+
+
+BACKENDS: dict[str, Callable[..., Outcomes]] = {"joblib": loky_outcomes, "ray": ray_outcomes}

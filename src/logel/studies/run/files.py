@@ -44,22 +44,33 @@ def write_table(rows: Iterable[Mapping[str, object]], path: Path) -> None:
     records = [dict(row) for row in rows]
     columns = list(dict.fromkeys(name for record in records for name in record))
     lines = [",".join(_cell(name) for name in columns)] if columns else []
-    for record in records:
-        line = ",".join(_cell(as_scalar(record.get(n), f"column {n!r}")) for n in columns)
-        lines.append(line or '""')  # readers skip a blank line, and with it a lone None
+    lines += [_csv_line(record, columns) for record in records]
     path.parent.mkdir(parents=True, exist_ok=True)
     _write_atomically(path, "".join(f"{line}\n" for line in lines))
 
 
+def _csv_line(record: Mapping[str, object], columns: list[str]) -> str:
+    line = ",".join(_cell(as_scalar(record.get(n), f"column {n!r}")) for n in columns)
+    return line or '""'  # readers skip a blank line, and with it a lone None
+
+
 @contextlib.contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process; the kernel lets go of it even after SIGKILL."""
+def exclusive(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the folder for this process; the kernel lets go of it even after SIGKILL.
+
+    Args:
+        folder: What to hold.
+        wait: Wait for a process that holds it already, rather than give up.
+
+    Raises:
+        LogelError: Another process holds it.
+    """
     if sys.platform == "win32":
         yield
         return
     with (folder / ".lock").open("w") as handle:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise LogelError(
                 f"another process is running a study in {folder}; wait for it or choose "
@@ -137,22 +148,13 @@ def save_outcome(
 ) -> None:
     """Write the task's result, or its error, which the next success removes."""
     error_path = folder / f"{task.key}.error.json"
+    content: dict[str, Any] = {"task": task.identity, "made_by": made_by}
     if isinstance(outcome, Failure):
-        content: dict[str, Any] = {
-            "format": _ERROR_FORMAT,
-            "task": task.identity,
-            "made_by": made_by,
-            "error": outcome.error,
-            "traceback": outcome.traceback.splitlines(),
-        }
+        found = {"error": outcome.error, "traceback": outcome.traceback.splitlines()}
+        content = {"format": _ERROR_FORMAT, **content, **found}
         _write_atomically(error_path, json.dumps(content, indent=1) + "\n")
         return
-    content = {
-        "format": _RESULT_FORMAT,
-        "task": task.identity,
-        "made_by": made_by,
-        "rows": outcome,
-    }
+    content = {"format": _RESULT_FORMAT, **content, "rows": outcome}
     content["sha256"] = checksum(content, allow_nan=True)
     _write_atomically(result_path(folder, task), json.dumps(content) + "\n")
     error_path.unlink(missing_ok=True)

@@ -24,15 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from logel.errors import FormatError, OptionError
-from logel.studies.run.backends import Backend, deferred_interrupt, loky_outcomes, ray_outcomes
-from logel.studies.run.files import (
-    exclusive,
-    load_result,
-    provenance,
-    result_path,
-    save_outcome,
-)
-from logel.studies.run.tasks import Failure, Row, Task, TaskFunction, sorted_tasks
+from logel.studies.run.backends import BACKENDS, Backend, Outcomes, deferred_interrupt
+from logel.studies.run.files import exclusive, load_result, provenance, result_path, save_outcome
+from logel.studies.run.tasks import Failure, Row, Task, TaskFunction, sort_key, sorted_tasks
 
 
 @dataclass(frozen=True)
@@ -110,9 +104,8 @@ def run_tasks(
             returns rows, mappings from column name to bool, int, float, str or None. Everything
             it depends on must be in the task, in `config`, or constant.
         out: Folder of the study; created when missing.
-        config: What else determines the results (JSON types, possibly nested), such as
-            `dataclasses.asdict` of the study's configuration and a version. It is stored in every
-            result file, and results made with another config or function are refused.
+        config: What else determines the results (JSON types, possibly nested), such as a version.
+            Results made with another config or function are refused.
         jobs: Number of worker processes, each with one thread. A Ray cluster given by `address`
             uses all its CPUs instead.
         backend: "joblib" (loky processes on this machine) or "ray".
@@ -130,57 +123,71 @@ def run_tasks(
         LogelError: Another process is running a study in this folder.
         KeyboardInterrupt: On Ctrl-C, with a message that says how much is done.
     """
-    if jobs < 1:
-        raise OptionError(f"jobs must be at least 1, not {jobs}")
-    if backend not in ("joblib", "ray"):
-        raise OptionError(f"backend must be 'joblib' or 'ray', not {backend!r}")
-    if address is not None and backend != "ray":
-        raise OptionError(f"address {address!r} needs backend='ray'; backend {backend!r} has none")
+    _check_workers(jobs, backend, address)
     ordered = sorted_tasks(tasks)
     made_by = provenance(function, config)
     folder = out / "tasks"
     folder.mkdir(parents=True, exist_ok=True)
+    failures: list[Failure] = []
     with exclusive(folder):
         for leftover in folder.glob(".*.tmp"):
             leftover.unlink()
         results = {task: load_result(folder, task, made_by=made_by) for task in ordered}
-        pending = [task for task in ordered if results[task] is None]
+        pending = [task for task, rows in results.items() if rows is None]
+        reused = len(results) - len(pending)
         damaged = sum(result_path(folder, task).exists() for task in pending)
-        failures: dict[Task, Failure] = {}
-        compute = loky_outcomes if backend == "joblib" else ray_outcomes
         try:
             with (
                 deferred_interrupt() as interrupted,
                 contextlib.closing(
-                    compute(pending, made_by["function"], jobs=jobs, address=address)
+                    BACKENDS[backend](pending, made_by["function"], jobs=jobs, address=address)
                 ) as outcomes,
-                _progress_bar(len(ordered), done=len(ordered) - len(pending), show=progress) as bar,
+                _progress_bar(len(results), done=reused, show=progress) as bar,
             ):
-                for news in outcomes:
-                    if news is not None:
-                        task, outcome = news
-                        save_outcome(folder, task, outcome=outcome, made_by=made_by)
-                        if isinstance(outcome, Failure):
-                            failures[task] = outcome
-                        else:
-                            results[task] = outcome
-                        bar(len(failures))
-                    if interrupted():
-                        raise KeyboardInterrupt
+                for task, outcome in _until(interrupted, outcomes):
+                    save_outcome(folder, task, outcome=outcome, made_by=made_by)
+                    if isinstance(outcome, Failure):
+                        failures.append(outcome)
+                    else:
+                        results[task] = outcome
+                    bar(len(failures))
         except KeyboardInterrupt:
-            done = sum(rows is not None for rows in results.values())
-            message = (
-                f"Stopped: {done} of {len(ordered)} tasks are done and kept in {folder}. "
-                "Run the same command again to continue."
-            )
-            raise KeyboardInterrupt(message) from None
+            raise _stopped(results, folder) from None
     return StudyRun(
         rows=tuple(tidy_rows(results)),
-        failures=tuple(failures[task] for task in ordered if task in failures),
+        failures=tuple(sorted(failures, key=lambda failure: sort_key(failure.task))),
         computed=len(pending) - len(failures),
-        reused=len(ordered) - len(pending),
+        reused=reused,
         damaged=damaged,
         folder=folder,
+    )
+
+
+def _check_workers(jobs: int, backend: str, address: str | None) -> None:
+    if jobs < 1:
+        raise OptionError(f"jobs must be at least 1, not {jobs}")
+    if backend not in BACKENDS:
+        raise OptionError(f"backend must be 'joblib' or 'ray', not {backend!r}")
+    if address is not None and backend != "ray":
+        raise OptionError(f"address {address!r} needs backend='ray'; backend {backend!r} has none")
+
+
+def _until(
+    interrupted: Callable[[], bool], outcomes: Outcomes
+) -> Iterator[tuple[Task, list[Row] | Failure]]:
+    """What comes back, task by task; after Ctrl-C only what the caller has in hand is kept."""
+    for news in outcomes:
+        if news is not None:
+            yield news
+        if interrupted():
+            raise KeyboardInterrupt
+
+
+def _stopped(results: Mapping[Task, list[Row] | None], folder: Path) -> KeyboardInterrupt:
+    done = sum(rows is not None for rows in results.values())
+    return KeyboardInterrupt(
+        f"Stopped: {done} of {len(results)} tasks are done and kept in {folder}. "
+        "Run the same command again to continue."
     )
 
 
@@ -193,15 +200,8 @@ def collect(
 ) -> StudyRun:
     """Read what a study has found so far, without computing anything, even while it runs.
 
-    Args:
-        tasks: The study's tasks, in any order.
-        function: The function that made the results.
-        out: Folder of the study.
-        config: The config the results were made with.
-
-    Returns:
-        What `run_tasks` would say if the study had no other tasks than those with a readable
-        result; the others are `missing`.
+    The arguments are those of `run_tasks`, and so is the answer if the study had no other tasks
+    than those with a readable result; the others are `missing`.
 
     Raises:
         FormatError: No task has a result, or one is made with another function or config.
@@ -237,17 +237,14 @@ def _progress_bar(total: int, *, done: int, show: bool) -> Iterator[Callable[[in
     )
 
     console = Console(stderr=True)
-    columns = (
+    # Tasks may take many minutes: rich's default speed estimate forgets after 30 seconds.
+    with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-    )
-    # Tasks may take many minutes: rich's default speed estimate forgets after 30 seconds.
-    with Progress(
-        *columns,
         console=console,
         disable=not (show and console.is_terminal),
         speed_estimate_period=24 * 3600.0,

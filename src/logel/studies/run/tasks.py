@@ -39,16 +39,7 @@ class Task:
     def __post_init__(self) -> None:
         if not isinstance(self.study, str) or not self.study:
             raise OptionError(f"study must be a non-empty string, not {self.study!r}")
-        setting: dict[str, Scalar] = {}
-        for name, value in self.setting.items():
-            if not isinstance(name, str) or not name or name in ("study", "seed"):
-                raise OptionError(
-                    f"{name!r} cannot name a setting: use a non-empty string other than "
-                    "'study' and 'seed', which are columns of every table already"
-                )
-            plain = setting[name] = as_scalar(value, f"setting {name!r}")
-            if isinstance(plain, float) and not math.isfinite(plain):
-                raise OptionError(f"setting {name!r} must be finite, not {value!r}")
+        setting = {name: _checked(name, value) for name, value in self.setting.items()}
         seed = as_scalar(self.seed, "seed")
         if type(seed) is not int:
             raise OptionError(f"seed must be an integer, not {self.seed!r}")
@@ -66,6 +57,14 @@ class Task:
 
     def __hash__(self) -> int:
         return hash(canonical_json(self.identity))
+
+    def text(self, name: str) -> str:
+        """A setting as text."""
+        return str(self.setting[name])
+
+    def integer(self, name: str) -> int:
+        """A setting as a whole number."""
+        return int(self.text(name))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -142,6 +141,18 @@ def resolve(reference: str) -> TaskFunction:
     return function
 
 
+def _checked(name: str, value: Scalar) -> Scalar:
+    if not isinstance(name, str) or not name or name in ("study", "seed"):
+        raise OptionError(
+            f"{name!r} cannot name a setting: use a non-empty string other than "
+            "'study' and 'seed', which are columns of every table already"
+        )
+    plain = as_scalar(value, f"setting {name!r}")
+    if isinstance(plain, float) and not math.isfinite(plain):
+        raise OptionError(f"setting {name!r} must be finite, not {value!r}")
+    return plain
+
+
 def as_scalar(value: object, what: str) -> Scalar:
     """Return a plain Python scalar, or say which value is not one."""
     plain = value.item() if isinstance(value, np.generic) else value
@@ -173,10 +184,11 @@ def sorted_tasks(tasks: Iterable[Task]) -> list[Task]:
     repeated = [key for key, count in Counter(task.key for task in tasks).items() if count > 1]
     if repeated:
         raise OptionError(f"task {repeated[0]} is listed more than once; tasks must be distinct")
-    return sorted(tasks, key=_sort_key)
+    return sorted(tasks, key=sort_key)
 
 
-def _sort_key(task: Task) -> tuple[Any, ...]:
+def sort_key(task: Task) -> tuple[Any, ...]:
+    """What tasks are sorted by."""
     # Values of different types do not compare, so each is preceded by a rank for its type.
     rank = {type(None): 0, bool: 1, int: 2, float: 2, str: 3}
     values = tuple(

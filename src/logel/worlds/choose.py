@@ -1,0 +1,33 @@
+"""Which world a policy family acts in: the best of those it can be asked about in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from logel.data.stage import Stage
+from logel.policies.base import Policy
+from logel.worlds.base import World
+from logel.worlds.linear import distinct_observations, linear_world
+from logel.worlds.pooled import sampled_world
+from logel.worlds.table import pool_world
+
+Pooler = Callable[[Iterable[Stage]], World]
+
+
+def pooler(stages: Iterable[Stage], policy: Policy, *, gamma: float) -> Pooler:
+    """How to pool stages of this family: all of them, or some of their episodes, alike.
+
+    Args:
+        stages: All stages, which decide what kind of world it is.
+        policy: The family; `Policy.worlds` says what it offers, best first.
+        gamma: Discount factor.
+    """
+    family: Any = policy  # `Policy.worlds` promises what the poolers need
+    if "table" in policy.worlds:
+        return partial(pool_world, policy=family, gamma=gamma)
+    observations = distinct_observations(stages) if "distinct" in policy.worlds else None
+    if observations is not None:
+        return partial(linear_world, policy=family, observations=observations, gamma=gamma)
+    return partial(sampled_world, policy=policy, gamma=gamma)
