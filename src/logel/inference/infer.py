@@ -20,6 +20,7 @@ from logel.inference.mirror import infer_in_function_space
 from logel.inference.two_step import infer_two_step
 from logel.policies.base import Policy
 from logel.policies.cloning import CloneConfig, CloneMethod
+from logel.threads import limited_threads
 from logel.types import FeatureFunction, Progress
 from logel.worlds.own_episodes import Baseline
 
@@ -55,6 +56,7 @@ METHODS: dict[str, AnyMethod] = {
 }
 
 
+@limited_threads()
 def infer_reward(
     history: LearningHistory,
     policy: Policy,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import scipy.stats
+from scipy import special
 
 from logel.inference.gauge import Gauge
 from logel.inference.method import MirrorMethod
@@ -373,5 +373,6 @@ def _unexplained(movement: Movement, basis: Float, found: _Solved) -> tuple[floa
     explained = float(found.inner @ np.linalg.pinv(found.square) @ found.inner)
     total = float((movement.delta**2).sum())
     rest = max(total - explained, 1e-12 * total)
-    ratio = (explained / basis.shape[1]) / (rest / freedom)
-    return squared / freedom, excess, float(scipy.stats.f.sf(ratio, basis.shape[1], freedom))
+    # Rounding may leave it a trifle below zero, where the distribution function is not defined.
+    ratio = max(explained / basis.shape[1], 0.0) / (rest / freedom)
+    return squared / freedom, excess, float(special.fdtrc(basis.shape[1], freedom, ratio))

@@ -57,6 +57,7 @@ from logel.policies.base import Policy
 from logel.policies.cloning import Clone, CloneMethod, clone_stage, starting_point
 from logel.rewards.features import feature_names, featured
 from logel.rules.updates import Learner
+from logel.threads import limited_threads
 from logel.types import FeatureFunction, Float
 
 # A movement smaller than this is what rounding leaves of a converged fit.
@@ -142,6 +143,7 @@ class Observer:
         """Number of stages seen."""
         return self._n_stages
 
+    @limited_threads()
     def update(
         self,
         stage: Stage | Sequence[Episode],
