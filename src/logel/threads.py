@@ -2,8 +2,8 @@
 
 Inference solves very many small systems, and threads wait for each other longer than they compute:
 on two busy cores eight stages of the gridworld took 74 s of processor time with the libraries' own
-number of threads, 1.1 s with one. Networks, ten stages of 20,000 steps, do not profit either: 1 s
-on one thread and 7 to 33 s on two with known policies, 8 s and more than 150 s with cloned ones.
+number of threads, 1.1 s with one. Nor do networks profit, ten stages of 20,000 steps: 1 to 4 s
+on one thread, 7 to 47 s on two with known policies, 8 to 19 s and over 150 s with cloned ones.
 That is a machine with other work; on one without, the environment variable LOGEL_THREADS allows
 more, and `benchmarks/threads.py` tells whether it pays.
 """
