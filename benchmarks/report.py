@@ -7,7 +7,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from logel.threads import ONE_THREAD
+
 _ROOT = Path(__file__).resolve().parents[1]
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,18 @@ def report(title: str, checks: Sequence[Check], notes: Sequence[str] = ()) -> in
     return 0 if all(check.passed for check in checks) else 1
 
 
-def fresh_process(module: str, *arguments: object) -> dict[str, Any]:
-    """Run a benchmark module in a new interpreter with one thread; parse the JSON it prints."""
+def fresh_process(
+    module: str, *arguments: object, environment: Mapping[str, str | None] | None = None
+) -> dict[str, Any]:
+    """Run a benchmark module in a new interpreter; parse the JSON it prints.
+
+    With one thread, unless `environment` has its own variables; None takes one away.
+    """
+    variables = {**os.environ, **ONE_THREAD, **(environment or {})}
     done = subprocess.run(
         [sys.executable, "-m", module, *(str(argument) for argument in arguments)],
         cwd=_ROOT,
-        env={**os.environ, **_ONE_THREAD},
+        env={name: value for name, value in variables.items() if value is not None},
         stdout=subprocess.PIPE,
         check=True,
         text=True,

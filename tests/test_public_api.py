@@ -116,6 +116,16 @@ def test_importing_is_fast_and_leaves_torch_alone() -> None:
     assert min(times) < 1.0
 
 
+def test_inference_imports_nothing_heavy_but_torch() -> None:
+    """Each of these takes from a quarter of a second to seconds."""
+    program = "import sys\nfrom logel import infer_reward\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    heavy = {"scipy.stats", "gymnasium", "pandas", "matplotlib", "typer", "rich", "joblib"}
+    assert heavy & set(done.stdout.split()) == set()
+
+
 def test_without_stable_baselines_all_names_import_and_the_recorder_names_the_extra() -> None:
     program = (
         "import sys; sys.modules['stable_baselines3'] = None\n"

@@ -186,6 +186,12 @@ def test_cloned_one_step_bound_by_hand() -> None:
     assert cloned_one_step_bound(JACOBIAN, WEIGHTS, n_episodes=50, **CLONING, union=True) > value
 
 
+def test_a_forgotten_argument_is_named() -> None:
+    incomplete = {name: value for name, value in CLONING.items() if name != "eta"}
+    with pytest.raises(TypeError, match=r"arguments: eta$"):
+        cloned_one_step_bound(JACOBIAN, WEIGHTS, n_episodes=50, **incomplete)
+
+
 def test_cloning_bound_approaches_the_known_parameters_one() -> None:
     exact = {**CLONING, "n_pairs": 10**15}
     value = cloned_one_step_bound(JACOBIAN, WEIGHTS, n_episodes=50, **exact)

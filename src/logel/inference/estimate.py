@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.stats
+from scipy import special
 
 from logel.data.folder import package_versions, write_atomically
 from logel.data.notebook import estimate_line
@@ -107,7 +107,7 @@ class RewardEstimate:
             return self._with_poles(ends, level) if self.scale == "unit norm" else ends
         if self.covariance is None:
             return np.full((len(self.weights), 2), np.nan)
-        reach = scipy.stats.t.ppf(0.5 + level / 2, self.degrees_of_freedom) * self.standard_errors
+        reach = special.stdtrit(self.degrees_of_freedom, 0.5 + level / 2) * self.standard_errors
         return np.stack([self.weights - reach, self.weights + reach], axis=1)
 
     def _with_poles(self, ends: Float, level: float) -> Float:
@@ -131,7 +131,7 @@ class RewardEstimate:
             return np.asarray((self.draws > 0).mean(axis=0) + (self.draws == 0).mean(axis=0) / 2)
         errors = self.standard_errors
         safe = np.where(errors > 0, errors, 1.0)
-        below = scipy.stats.t.cdf(self.weights / safe, max(self.degrees_of_freedom, 1))
+        below = special.stdtr(max(self.degrees_of_freedom, 1), self.weights / safe)
         certain = (1 + np.sign(self.weights)) / 2
         return np.asarray(np.where(np.isnan(errors), np.nan, np.where(errors > 0, below, certain)))
 

@@ -28,6 +28,7 @@ from logel.policies.base import Policy
 from logel.policies.cloning import ClonedPath, known_or_cloned
 from logel.rules.functions import Basis, StageSums, stage_sums
 from logel.rules.rates import Rates
+from logel.threads import limited_threads
 from logel.types import FeatureFunction, Float, Progress
 
 __all__ = ["METHODS", "Method", "infer_reward"]
@@ -35,6 +36,7 @@ __all__ = ["METHODS", "Method", "infer_reward"]
 logger = logging.getLogger(__name__)
 
 
+@limited_threads()
 def infer_reward(
     history: LearningHistory,
     policy: Policy,

@@ -25,6 +25,7 @@ from logel.inference.watched import naming
 from logel.policies.base import Policy
 from logel.policies.cloning import Clone, clone_stage
 from logel.rewards.features import feature_names, featured
+from logel.threads import limited_threads
 from logel.types import FeatureFunction, Float
 
 
@@ -80,6 +81,7 @@ class Observer:
         """Number of stages seen."""
         return self._n_stages
 
+    @limited_threads()
     def update(
         self,
         stage: Stage | Sequence[Episode],

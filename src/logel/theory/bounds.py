@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from logel.errors import OptionError
-
-FloatArray = NDArray[np.float64]
+from logel.types import Float
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,26 @@ class MultiStepBound:
 
 @dataclass(frozen=True)
 class _Spectrum:
-    """What the perturbation lemma needs to know about a Jacobian and the weights.
+    """What the perturbation lemma needs to know about a Jacobian and the weights."""
 
-    Attributes:
-        smallest: smallest nonzero singular value (the norm divided by the condition number).
-        weight_norm: norm of the weights' identified part.
-        y_norm: norm of y, 0 at full column rank, where Wedin's last term vanishes.
-    """
+    shape: tuple[int, int]  # (d, q)
+    smallest: float  # nonzero singular value: the norm divided by the condition number
+    weight_norm: float  # of the identified part
+    y_norm: float  # 0 at full column rank, where Wedin's last term vanishes
 
-    smallest: float
-    weight_norm: float
-    y_norm: float
+    @classmethod
+    def of(cls, jacobian: ArrayLike, weights: ArrayLike) -> _Spectrum:
+        matrix = _finite(jacobian, "jacobian", "(d, q)")
+        d, q = matrix.shape
+        vector = _weights(weights, q)
+        left, singular, right = np.linalg.svd(matrix, full_matrices=False)
+        rank = _rank(singular, max(d, q))
+        if rank == 0:
+            raise OptionError("The Jacobian is zero: one step says nothing about the weights.")
+        identified = right[:rank] @ vector
+        y = left[:, :rank] @ (identified / singular[:rank])
+        y_norm = 0.0 if rank == q else float(np.linalg.norm(y))
+        return cls((d, q), float(singular[rank - 1]), float(np.linalg.norm(identified)), y_norm)
 
     def bound(self, jacobian_error: float, delta_error: float = 0.0) -> float:
         """Lemma `perturbation` (Wedin) without residual, given the errors of both sides."""
@@ -83,11 +92,11 @@ def jacobian_concentration(
 ) -> float:
     """How far the estimated Jacobian may be from the true one: lemma `boundgradient`.
 
-    M sqrt(q d) sqrt(log(2 / delta) / (2 n)) in spectral norm. The printed proof bounds the norm by
-    sqrt(q d) times the largest entry, then applies Hoeffding's inequality as if that entry were
-    chosen in advance. `union=True` replaces delta by delta / (q d), which makes the proof right
-    whatever the dependence between the entries. (The printed value errs by a constant at most:
-    McDiarmid's inequality gives M sqrt(q d / (2 n)) (sqrt(1 / 2) + sqrt(log(1 / delta))).)
+    M sqrt(q d) sqrt(log(2 / delta) / (2 n)) in spectral norm, which is at most sqrt(q d) times the
+    largest entry; the printed proof applies Hoeffding's inequality as if that entry were chosen in
+    advance. `union=True` replaces delta by delta / (q d): right whatever the entries' dependence.
+    (The printed value errs by a constant at most: McDiarmid's inequality gives
+    M sqrt(q d / (2 n)) (sqrt(1 / 2) + sqrt(log(1 / delta))).)
 
     Args:
         n_episodes: n, the episodes averaged over.
@@ -97,9 +106,8 @@ def jacobian_concentration(
         confidence: 1 - delta.
         union: whether to pay for all entries at once (valid) or for one (as printed).
     """
-    entries = _positive_int(n_parameters, "n_parameters") * _positive_int(n_features, "n_features")
-    delta = _delta(confidence) / (entries if union else 1)
-    return _hoeffding(n_episodes, bound=bound, entries=entries, delta=delta)
+    shape = _positive_int(n_parameters, "n_parameters"), _positive_int(n_features, "n_features")
+    return _concentration(n_episodes, shape, bound, confidence, union=union)
 
 
 def one_step_bound(
@@ -127,20 +135,12 @@ def one_step_bound(
         union: see `jacobian_concentration`; True is the valid version.
 
     Returns:
-        The bound on the Euclidean error; infinity when c <= 0, that is when the error of the
-        Jacobian may reach its smallest singular value, so that the estimate could lose a
+        The bound on the Euclidean error; infinity when c <= 0: the estimated Jacobian could lose a
         direction of the weights altogether. `episodes_needed` says how many episodes avoid it.
     """
-    matrix = _matrix(jacobian)
-    error = jacobian_concentration(
-        n_episodes,
-        bound=bound,
-        n_parameters=matrix.shape[0],
-        n_features=matrix.shape[1],
-        confidence=confidence,
-        union=union,
-    )
-    return _spectrum(matrix, weights).bound(error)
+    spectrum = _Spectrum.of(jacobian, weights)
+    noise = _concentration(n_episodes, spectrum.shape, bound, confidence, union=union)
+    return spectrum.bound(noise)
 
 
 def episodes_needed(
@@ -154,38 +154,21 @@ def episodes_needed(
 ) -> int:
     """The smallest number of episodes for which `one_step_bound` is at most `error`.
 
-    Policy parameters are assumed known. The remaining arguments are those of `one_step_bound`.
-
-    Args:
-        error: the Euclidean error of the weights to guarantee, positive.
-        jacobian: the true Jacobian (or a plug-in estimate), shape (d, q).
-        weights: the learner's weights, shape (q,).
-        bound: M, see `jacobian_concentration`.
-        confidence: 1 - delta.
-        union: see `jacobian_concentration`; True is the valid version.
+    `error` is positive, policy parameters are known, and the remaining arguments are those of
+    `one_step_bound`.
     """
     _positive(error, "error")
-    matrix = _matrix(jacobian)
-    spectrum = _spectrum(matrix, weights)
-    n_parameters, n_features = matrix.shape
+    spectrum = _Spectrum.of(jacobian, weights)
 
     def enough(n: int) -> bool:
-        concentration = jacobian_concentration(
-            n,
-            bound=bound,
-            n_parameters=n_parameters,
-            n_features=n_features,
-            confidence=confidence,
-            union=union,
-        )
-        return spectrum.bound(concentration) <= error
+        noise = _concentration(n, spectrum.shape, bound, confidence, union=union)
+        return spectrum.bound(noise) <= error
 
     # The bound falls with n, so doubling and bisection find the exact integer, without the
     # rounding of a closed form.
-    high = 1
+    low, high = 0, 1
     while not enough(high):
-        high *= 2
-    low = high // 2
+        low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
@@ -214,74 +197,55 @@ def multi_step_bound_terms(
     1 / m), so here Psi is the stack of the Jacobians divided by sqrt(m) and lambda the smallest
     eigenvalue of Psi^T Psi, the *average* of the J^T J. Without that scaling the bias would vanish
     with m as well, against the paper's remark. The printed theorem also replaces s^2 by s, which
-    is weaker while s < 1 and wrong beyond.
-
-    This is a rate, not a guarantee: the theorem holds "with high probability", up to constants of
-    which the paper only says that they exist. C is one of them.
+    is weaker while s < 1 and wrong beyond. All this is a rate, not a guarantee: it holds "with
+    high probability", up to constants (C is one) of which the paper only says that they exist.
 
     Args:
         jacobians: one Jacobian per step, shape (m, d, q).
         weights: the learner's weights, shape (q,).
         n_episodes: n, the episodes each Jacobian is estimated from.
         bound: M, see `jacobian_concentration`.
-        confidence: 1 - delta, of the concentration of the Jacobians alone. With `union=True` it
-            holds for all m of them together.
+        confidence: 1 - delta, of the Jacobians alone; with `union=True` of all m together.
         constant: C.
         union: see `jacobian_concentration`.
 
     Returns:
         Both parts; they are infinite when the stacked Jacobians do not have full column rank.
     """
-    stack = np.asarray(jacobians, dtype=np.float64)
-    if stack.ndim != 3 or 0 in stack.shape or not np.isfinite(stack).all():
-        raise OptionError(
-            f"jacobians must be finite and have shape (m, d, q), got shape {stack.shape}."
-        )
+    stack = _finite(jacobians, "jacobians", "(m, d, q)")
     _positive(constant, "constant")
-    n_steps, n_parameters, n_features = stack.shape
-    vector = _weights(weights, n_features)
-    entries = n_parameters * n_features
-    delta = _delta(confidence) / (n_steps * entries if union else 1)
-    noise = _hoeffding(n_episodes, bound=bound, entries=entries, delta=delta)
-    scaled = stack.reshape(-1, n_features) / math.sqrt(n_steps)
-    singular = np.asarray(np.linalg.svd(scaled, compute_uv=False), dtype=np.float64)
-    full_rank = n_steps * n_parameters >= n_features and _rank(singular, stack.size) == n_features
-    if not full_rank:
+    m, d, q = stack.shape
+    vector = _weights(weights, q)
+    noise = _concentration(n_episodes, (d, q), bound, confidence, union=union, m=m)
+    singular = np.linalg.svd(stack.reshape(-1, q) / math.sqrt(m), compute_uv=False)
+    if _rank(singular, stack.size) < q:
         return MultiStepBound(vanishing=math.inf, bias=math.inf)
     largest, smallest = float(singular[0]), float(singular[-1])
     scale = float(np.linalg.norm(vector)) * noise / smallest**2
-    rate = math.sqrt(math.log(entries) / n_steps)
+    rate = math.sqrt(math.log(d * q) / m)
     return MultiStepBound(
         vanishing=scale * (largest + constant * noise) * rate,
-        bias=scale * noise * math.sqrt(entries),
+        bias=scale * noise * math.sqrt(d * q),
     )
 
 
 def gaussian_cloning_error(
-    n_pairs: int,
-    *,
-    sigma: float,
-    rank: int,
-    eta: float,
-    confidence: float,
-    printed: bool = False,
+    n_pairs: int, *, sigma: float, rank: int, eta: float, confidence: float, printed: bool = False
 ) -> float:
     """Error of the cloned parameters of a linear Gaussian policy: lemma `MLE`.
 
     The printed formula is sigma sqrt((r + log(1 / delta)) / (n eta)). Two things about it:
 
-    * The lemma calls eta the smallest singular value of S^T S, for the (n, r) matrix S of state
-      features. The theorem it rests on (`fixeddesign`) divides by n: S^T S / n. The two differ by
-      a factor n under the root. Only the second is right, because the covariance of the estimate
-      is sigma^2 (S^T S)^-1, so `eta` here is the smallest nonzero eigenvalue of S^T S / n; if you
-      have the one of S^T S itself, divide it by n.
+    * The lemma takes eta from S^T S, for the (n, r) matrix S of state features, the theorem it
+      rests on (`fixeddesign`) from S^T S / n, which differs by a factor n under the root. Only the
+      second is right: the covariance of the estimate is sigma^2 (S^T S)^-1.
     * The theorem hides a constant: the squared norm of the projected noise is sigma^2 times a
       chi-square variable with r degrees of freedom, whose quantile exceeds r + log(1 / delta)
       (r = 10, delta = 0.05: 18.3 against 13.0). The default uses the valid tail of Laurent and
       Massart, r + 2 sqrt(r log(1 / delta)) + 2 log(1 / delta).
 
-    The states are taken as fixed. In a trajectory they depend on the earlier actions, which
-    neither version accounts for.
+    The states are taken as fixed; that in a trajectory they depend on earlier actions, neither
+    version accounts for.
 
     Args:
         n_pairs: n, the number of state-action pairs.
@@ -300,66 +264,59 @@ def gaussian_cloning_error(
     return _positive(sigma, "sigma") * math.sqrt(tail / (n_pairs * _positive(eta, "eta")))
 
 
-def cloned_jacobian_error(
-    n_episodes: int,
-    *,
-    n_pairs: int,
-    horizon: int,
-    gamma: float,
-    bound: float,
-    n_parameters: int,
-    n_features: int,
-    state_bound: float,
-    reward_bound: float,
-    sigma: float,
-    rank: int,
-    eta: float,
-    confidence: float,
-    union: bool = False,
-) -> float:
-    """Error of the Jacobian when the policy itself is cloned: lemma `differencesgrad`.
+class Cloning(TypedDict):
+    """What the bounds for cloned linear Gaussian policies are about; all of it is needed.
 
-    `jacobian_concentration` plus (T M_S^2 M_R / ((1 - gamma) sigma^2)) times the error of the
-    cloned parameters (`gaussian_cloning_error`), for the REINFORCE estimator and a linear
-    Gaussian policy. The paper writes n for the number of episodes and for the number of pairs;
-    here they are two arguments, and n_pairs = n_episodes gives the printed value.
-
-    Args:
-        n_episodes: the episodes the Jacobian is estimated from.
-        n_pairs: the state-action pairs the policy is cloned from, usually n_episodes * horizon.
+    Attributes:
+        n_pairs: the state-action pairs a policy is cloned from, usually n_episodes * horizon. The
+            paper writes n for the episodes and for the pairs.
         horizon: T, steps per episode.
         gamma: discount factor, in [0, 1).
         bound: M, see `jacobian_concentration`.
-        n_parameters: d.
-        n_features: q.
         state_bound: M_S, bound on the Euclidean norm of the state features.
         reward_bound: M_R, bound on the Euclidean norm of the reward features.
         sigma: standard deviation of the policy's actions.
         rank: rank of the matrix of state features.
         eta: smallest nonzero eigenvalue of S^T S / n_pairs, see `gaussian_cloning_error`.
         confidence: 1 - delta.
+    """
+
+    n_pairs: int
+    horizon: int
+    gamma: float
+    bound: float
+    state_bound: float
+    reward_bound: float
+    sigma: float
+    rank: int
+    eta: float
+    confidence: float
+
+
+def cloned_jacobian_error(
+    n_episodes: int,
+    *,
+    n_parameters: int,
+    n_features: int,
+    union: bool = False,
+    **cloning: Unpack[Cloning],
+) -> float:
+    """Error of the Jacobian when the policy itself is cloned: lemma `differencesgrad`.
+
+    `jacobian_concentration` plus (T M_S^2 M_R / ((1 - gamma) sigma^2)) times the error of the
+    cloned parameters (`gaussian_cloning_error`), for the REINFORCE estimator and a linear
+    Gaussian policy. n_pairs = n_episodes gives the printed value.
+
+    Args:
+        n_episodes: the episodes the Jacobian is estimated from.
+        n_parameters: d.
+        n_features: q.
         union: the valid version: all entries of the Jacobian, delta shared between its
             concentration and the cloning, and the valid cloning error. Otherwise as printed.
+        **cloning: see `Cloning`.
     """
-    sampling, cloning = _cloned_errors(
-        n_episodes,
-        n_pairs=n_pairs,
-        bound=bound,
-        n_parameters=n_parameters,
-        n_features=n_features,
-        sigma=sigma,
-        rank=rank,
-        eta=eta,
-        confidence=confidence,
-        n_events=2 if union else None,
-    )
-    return sampling + cloning * _score_sensitivity(
-        horizon=horizon,
-        gamma=gamma,
-        state_bound=state_bound,
-        reward_bound=reward_bound,
-        sigma=sigma,
-    )
+    shape = _positive_int(n_parameters, "n_parameters"), _positive_int(n_features, "n_features")
+    return _cloned_errors(n_episodes, shape, cloning, n_events=2 if union else None)[0]
 
 
 def cloned_one_step_bound(
@@ -367,17 +324,8 @@ def cloned_one_step_bound(
     weights: ArrayLike,
     *,
     n_episodes: int,
-    n_pairs: int,
-    horizon: int,
-    gamma: float,
-    bound: float,
-    state_bound: float,
-    reward_bound: float,
-    sigma: float,
-    rank: int,
-    eta: float,
-    confidence: float,
     union: bool = False,
+    **cloning: Unpack[Cloning],
 ) -> float:
     """Error of the weights recovered from one step of cloned policies: `finitesamplegeneral`.
 
@@ -394,127 +342,74 @@ def cloned_one_step_bound(
         jacobian: the true Jacobian (or a plug-in estimate), shape (d, q).
         weights: the learner's weights, shape (q,).
         n_episodes: the episodes the Jacobian is estimated from.
-        n_pairs: the state-action pairs each of the two policies is cloned from.
-        horizon: T, steps per episode.
-        gamma: discount factor, in [0, 1).
-        bound: M, see `jacobian_concentration`.
-        state_bound: M_S, bound on the Euclidean norm of the state features.
-        reward_bound: M_R, bound on the Euclidean norm of the reward features.
-        sigma: standard deviation of the policy's actions.
-        rank: rank of the matrix of state features.
-        eta: smallest nonzero eigenvalue of S^T S / n_pairs, see `gaussian_cloning_error`.
-        confidence: 1 - delta.
         union: the valid version, with delta shared between the concentration of the Jacobian and
             the two clonings; otherwise as printed.
+        **cloning: see `Cloning`; n_pairs counts for each of the two policies.
 
     Returns:
         The bound on the Euclidean error; infinity when c <= 0 (see `one_step_bound`).
     """
-    matrix = _matrix(jacobian)
-    sampling, cloning = _cloned_errors(
-        n_episodes,
-        n_pairs=n_pairs,
-        bound=bound,
-        n_parameters=matrix.shape[0],
-        n_features=matrix.shape[1],
-        sigma=sigma,
-        rank=rank,
-        eta=eta,
-        confidence=confidence,
-        n_events=3 if union else None,
-    )
-    sensitivity = _score_sensitivity(
-        horizon=horizon,
-        gamma=gamma,
-        state_bound=state_bound,
-        reward_bound=reward_bound,
-        sigma=sigma,
-    )
-    return _spectrum(matrix, weights).bound(sampling + cloning * sensitivity, 2.0 * cloning)
+    spectrum = _Spectrum.of(jacobian, weights)
+    n_events = 3 if union else None
+    error, cloned = _cloned_errors(n_episodes, spectrum.shape, cloning, n_events=n_events)
+    return spectrum.bound(error, 2.0 * cloned)
 
 
 def _cloned_errors(
-    n_episodes: int,
-    *,
-    n_pairs: int,
-    bound: float,
-    n_parameters: int,
-    n_features: int,
-    sigma: float,
-    rank: int,
-    eta: float,
-    confidence: float,
-    n_events: int | None,
+    n_episodes: int, shape: tuple[int, int], given: Cloning, *, n_events: int | None
 ) -> tuple[float, float]:
-    """Errors of the Jacobian at the true parameters and of one cloned parameter vector.
+    """Errors of the Jacobian and of one cloned parameter vector.
 
     With `n_events` they are valid, each failing with probability delta / n_events; without it
     they are as printed, each failing (so the paper says) with probability delta.
     """
+    if wrong := Cloning.__required_keys__ ^ given.keys():
+        raise TypeError(f"missing or unknown arguments: {', '.join(sorted(wrong))}")
+    if not 0.0 <= given["gamma"] < 1.0:
+        raise OptionError(f"gamma must be in [0, 1), got {given['gamma']}.")
     valid = n_events is not None
-    share = 1.0 - _delta(confidence) / (n_events or 1)
-    sampling = jacobian_concentration(
-        n_episodes,
-        bound=bound,
-        n_parameters=n_parameters,
-        n_features=n_features,
-        confidence=share,
-        union=valid,
-    )
+    share = 1.0 - _delta(given["confidence"]) / (n_events or 1)
+    sampling = _concentration(n_episodes, shape, given["bound"], share, union=valid)
+    sigma, rank, eta = given["sigma"], given["rank"], given["eta"]
     cloning = gaussian_cloning_error(
-        n_pairs, sigma=sigma, rank=rank, eta=eta, confidence=share, printed=not valid
+        given["n_pairs"], sigma=sigma, rank=rank, eta=eta, confidence=share, printed=not valid
     )
-    return sampling, cloning
+    # How much REINFORCE moves per unit of error in the policy parameters.
+    horizon = _positive_int(given["horizon"], "horizon")
+    scores = horizon * _positive(given["state_bound"], "state_bound") ** 2 / sigma**2
+    sensitivity = scores * _positive(given["reward_bound"], "reward_bound") / (1 - given["gamma"])
+    return sampling + cloning * sensitivity, cloning
 
 
-def _score_sensitivity(
-    *, horizon: int, gamma: float, state_bound: float, reward_bound: float, sigma: float
+def _concentration(
+    n_episodes: int,
+    shape: tuple[int, int],
+    bound: float,
+    confidence: float,
+    *,
+    union: bool,
+    m: int = 1,
 ) -> float:
-    """How much REINFORCE moves per unit of error in the policy parameters."""
-    if not 0.0 <= gamma < 1.0:
-        raise OptionError(f"gamma must be in [0, 1), got {gamma}.")
-    _positive_int(horizon, "horizon")
-    scores = horizon * _positive(state_bound, "state_bound") ** 2 / _positive(sigma, "sigma") ** 2
-    return scores * _positive(reward_bound, "reward_bound") / (1.0 - gamma)
+    """Hoeffding's inequality for one entry of one Jacobian, or for all entries of m of them."""
+    n, entries = _positive_int(n_episodes, "n_episodes"), shape[0] * shape[1]
+    delta = _delta(confidence) / (m * entries if union else 1)
+    return _positive(bound, "bound") * math.sqrt(entries * math.log(2.0 / delta) / (2.0 * n))
 
 
-def _hoeffding(n_episodes: int, *, bound: float, entries: int, delta: float) -> float:
-    _positive_int(n_episodes, "n_episodes")
-    width = _positive(bound, "bound")
-    return width * math.sqrt(entries * math.log(2.0 / delta) / (2.0 * n_episodes))
-
-
-def _spectrum(matrix: FloatArray, weights: ArrayLike) -> _Spectrum:
-    vector = _weights(weights, matrix.shape[1])
-    left, singular, right = np.linalg.svd(matrix, full_matrices=False)
-    rank = _rank(singular, max(matrix.shape))
-    if rank == 0:
-        raise OptionError("The Jacobian is zero: one step says nothing about the weights.")
-    identified = right[:rank] @ vector
-    y = left[:, :rank] @ (identified / singular[:rank])
-    return _Spectrum(
-        smallest=float(singular[rank - 1]),
-        weight_norm=float(np.linalg.norm(identified)),
-        y_norm=0.0 if rank == matrix.shape[1] else float(np.linalg.norm(y)),
-    )
-
-
-def _rank(singular: FloatArray, size: int) -> int:
+def _rank(singular: NDArray[np.floating], size: int) -> int:
     """Numerical rank, with the cut of `numpy.linalg.matrix_rank`."""
     cut = float(singular[0]) * size * float(np.finfo(np.float64).eps)
     return int((singular > cut).sum())
 
 
-def _matrix(jacobian: ArrayLike) -> FloatArray:
-    matrix = np.asarray(jacobian, dtype=np.float64)
-    if matrix.ndim != 2 or 0 in matrix.shape or not np.isfinite(matrix).all():
-        raise OptionError(
-            f"jacobian must be finite and have shape (d, q), got shape {matrix.shape}."
-        )
-    return matrix
+def _finite(values: ArrayLike, name: str, shape: str) -> Float:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != shape.count(",") + 1 or 0 in array.shape or not np.isfinite(array).all():
+        raise OptionError(f"{name} must be finite and have shape {shape}, got shape {array.shape}.")
+    return array
 
 
-def _weights(weights: ArrayLike, n_features: int) -> FloatArray:
+def _weights(weights: ArrayLike, n_features: int) -> Float:
     vector = np.asarray(weights, dtype=np.float64)
     if vector.shape != (n_features,) or not np.isfinite(vector).all():
         raise OptionError(

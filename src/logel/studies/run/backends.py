@@ -25,25 +25,13 @@ from joblib.externals.loky import ProcessPoolExecutor
 
 from logel.errors import MissingExtraError, OptionError
 from logel.studies.run.tasks import Failure, Row, Task, as_scalar, resolve
+from logel.threads import ONE_THREAD, limited_threads
 
 Backend = Literal["joblib", "ray"]
 # Two tasks per CPU keep a cluster busy; at least this many let a cluster that grows on demand grow.
 _RAY_MIN_IN_FLIGHT = 64
 # How long Ctrl-C may go unnoticed while no task finishes.
 _POLL_SECONDS = 0.1
-# Read by the numerical libraries when they load, hence set before a worker starts. With several
-# threads a sum may be split differently on another machine, and its last bits then differ.
-_ONE_THREAD = dict.fromkeys(
-    (
-        "OMP_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "BLIS_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-        "NUMEXPR_NUM_THREADS",
-    ),
-    "1",
-)
 Outcomes = Generator[tuple[Task, list[Row] | Failure] | None, None, None]
 _Running = Future[list[Row] | Failure]
 
@@ -52,16 +40,15 @@ def _execute(reference: str, task: Task) -> list[Row] | Failure:
     """Run one task in a worker; an exception comes back as data, with its traceback."""
     try:
         function = resolve(reference)
-        torch = sys.modules.get("torch")  # imported by the study or not at all
-        if torch is not None:
-            torch.set_num_threads(1)
         rows: list[Row] = []
-        for index, record in enumerate(function(task)):
-            taken = [name for name in record if name in task.setting or name in ("study", "seed")]
-            if taken:
-                raise OptionError(f"row {index}: column {taken[0]!r} is the task's; rename it")
-            row = {n: as_scalar(v, f"row {index}, column {n!r}") for n, v in record.items()}
-            rows.append(row)
+        # Sums split over threads may differ in their last bits on another machine.
+        with limited_threads(1):
+            for index, record in enumerate(function(task)):
+                taken = [n for n in record if n in task.setting or n in ("study", "seed")]
+                if taken:
+                    raise OptionError(f"row {index}: column {taken[0]!r} is the task's; rename it")
+                row = {n: as_scalar(v, f"row {index}, column {n!r}") for n, v in record.items()}
+                rows.append(row)
         return rows
     except (Exception, SystemExit) as error:
         return _failure(task, error)
@@ -146,7 +133,7 @@ def loky_outcomes(
             return
         if pool is None:
             pool = ProcessPoolExecutor(
-                1, env=_ONE_THREAD, initializer=_start_worker, initargs=(os.getpid(),)
+                1, env=ONE_THREAD, initializer=_start_worker, initargs=(os.getpid(),)
             )
             pools.append(pool)
         with _blocked_interrupt():
@@ -234,7 +221,7 @@ def _ray_cluster(ray: Any, *, jobs: int, address: str | None) -> Iterator[None]:
     local = {"num_cpus": jobs, "include_dashboard": False} if address == "local" else {}
     ray.init(
         address=address,
-        runtime_env={"env_vars": _ONE_THREAD},
+        runtime_env={"env_vars": ONE_THREAD},
         logging_level=logging.ERROR,
         log_to_driver=False,
         **local,
