@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = "logel-estimate"
-# 2 added `planning`; files of version 1 are read as estimates without it.
-FORMAT_VERSION = 2
+# 2 added `planning`; files of version 1 are read as estimates without it. 3 gives every direction
+# of the gauge a reason of its own; before, one stood for all.
+FORMAT_VERSION = 3
 _MAX_BYTES = 256 * 2**20
 
 
@@ -238,7 +239,7 @@ class RewardEstimate:
             "notes": list(self.notes),
             "gauge": {
                 "directions": self.gauge.directions,
-                "reason": self.gauge.reason,
+                "reasons": list(self.gauge.reasons),
                 "weak": self.gauge.weak,
             },
             "fit": {
@@ -285,12 +286,7 @@ class RewardEstimate:
                 scale=str(raw["scale"]),
                 status=Status[raw["status"]],
                 notes=tuple(str(note) for note in raw["notes"]),
-                gauge=Gauge(
-                    names,
-                    _array(raw["gauge"]["directions"], (len(raw["gauge"]["directions"]), q)),
-                    str(raw["gauge"]["reason"]),
-                    _array(raw["gauge"]["weak"], (len(raw["gauge"]["weak"]), q)),
-                ),
+                gauge=_gauge(raw["gauge"], names),
                 fit=Fit(
                     _array(raw["fit"]["explained"], (m,)),
                     _array(raw["fit"]["cosines"], (m,)),
@@ -350,6 +346,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.integer):
         return int(value)
     return value
+
+
+def _gauge(raw: Mapping[str, Any], names: tuple[str, ...]) -> Gauge:
+    """Read a gauge; before version 3 one reason stood for all directions."""
+    directions, weak = (
+        _array(raw[name], (len(raw[name]), len(names))) for name in ("directions", "weak")
+    )
+    reasons = [str(r) for r in raw["reasons"]] if "reasons" in raw else str(raw["reason"])
+    return Gauge(names, directions, reasons, weak)
 
 
 def _array(values: Any, shape: tuple[int, ...]) -> Float:

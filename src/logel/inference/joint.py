@@ -20,7 +20,8 @@ from logel.inference.choose import (
     feature_basis,
 )
 from logel.inference.estimate import RewardEstimate
-from logel.inference.gauge import FeatureMoments, Fit, Gauge, check_movement, explain
+from logel.inference.gauge import Fit, Gauge, check_movement, explain
+from logel.inference.gauge_sums import GaugeSums
 from logel.inference.known_path import KnownPathFit, fit_known_path
 from logel.inference.more_data import Planning
 from logel.inference.regress import Status
@@ -69,9 +70,9 @@ def infer_jointly(
             f"parameters and up to {LARGEST_ROWS} observed times: use 'two-step' for others"
         )
     watched = _Watched(history, policy, features)
-    moments = FeatureMoments()
+    seen = GaugeSums(gamma)
     for t, stage in enumerate(watched):
-        moments.add(stage)
+        seen.add(stage)
         if use_parameters and stage.parameters is not None:  # else cloning has more to say
             logger.info(
                 "stage %d: %d episodes, %d steps, known parameters",
@@ -80,15 +81,14 @@ def infer_jointly(
                 stage.n_steps,
             )
         report("reading", t + 1, len(history))
-    assert moments.mean is not None
-    names = feature_names(history, features, len(moments.mean))
-    exact, reason = moments.constant_directions()
-    gauge = Gauge(names, exact, reason, np.zeros((0, len(names))))
+    watched.offset = seen.moments.offset()
+    names = feature_names(history, features, len(seen.moments.scale))
+    gauge = seen.gauge(names, bootstrap=_life_goes_on(policy, method))
     if gauge.n == len(names):
         raise IdentificationError(
             "no direction of the weights is identified: every feature is constant; use others"
         )
-    basis = feature_basis(gauge, moments.ranges())
+    basis = feature_basis(gauge, seen.moments.ranges())
     known = known_parameters(history, policy) if use_parameters else None
     rng = np.random.default_rng(seed)
     worlds = _Worlds(watched, method, gamma, basis, history.learning_rates)
@@ -98,6 +98,9 @@ def infer_jointly(
         answer = _from_parameters(worlds, method, known, report)
 
     keep_scale = history.learning_rates is not None and answer.model in ("gradient", "natural")
+    # Another of the rules may have heard what the chosen one cannot.
+    chosen = _life_goes_on(policy, replace(method, models=(answer.model,)))
+    gauge = seen.gauge(names, bootstrap=chosen)
     weights = gauge.project(answer.weights)
     size = float(np.linalg.norm(weights))
     scale = 1.0 if keep_scale or size == 0 else size
@@ -115,7 +118,10 @@ def infer_jointly(
         degrees_of_freedom=0,
         scale="known learning rates" if keep_scale else "unit norm",
         status=_status(answer, gauge, size),
-        notes=_notes(history, answer, intervals),
+        notes=(
+            *_notes(history, answer, intervals),
+            *seen.moments.offset_notes(names, centred=True),
+        ),
         gauge=gauge,
         fit=answer.fit,
         method=_describe(name, answer, known=known is not None),
@@ -127,6 +133,14 @@ def infer_jointly(
         models=answer.gains,
         planning=answer.planning,
     )
+
+
+def _life_goes_on(policy: Policy, method: JointMethod) -> bool | None:
+    """Whether the rules look beyond the end of episodes; None if some do and others do not."""
+    if not isinstance(policy, TabularSoftmax):
+        return False
+    looks = {name != "gradient" for name in method.among(MODELS)}
+    return looks.pop() if len(looks) == 1 else None
 
 
 def joint_applies(policy: Policy, history: LearningHistory, *, use_parameters: bool) -> bool:
@@ -164,12 +178,13 @@ class _Watched:
         self, history: LearningHistory, policy: Policy, features: FeatureFunction | None
     ) -> None:
         self.history, self.policy, self.features = history, policy, features
+        self.offset: Float | None = None
 
     def __iter__(self) -> Iterator[Stage]:
         for t, stage in enumerate(self.history):
             try:
                 self.policy.check(stage)
-                yield featured(stage, self.features, t)
+                yield featured(stage, self.features, t, self.offset)
             except LogelError as error:
                 if isinstance(error, OptionError):
                     raise

@@ -10,7 +10,8 @@ import numpy as np
 from logel.data.history import OWN_EPISODES, LearningHistory
 from logel.errors import IdentificationError, LogelError, OptionError
 from logel.inference.estimate import RewardEstimate
-from logel.inference.gauge import FeatureMoments, Fit, Gauge, explain, find_gauge
+from logel.inference.gauge import Fit, Gauge, explain, find_gauge
+from logel.inference.gauge_sums import GaugeSums
 from logel.inference.method import MirrorMethod
 from logel.inference.mirror_solve import Answer, solve_movement
 from logel.inference.movement import Movement, as_jacobians, project
@@ -56,15 +57,15 @@ def infer_in_function_space(
     )
     if method.rates is None:
         method = replace(method, rates=Rates.SHARED if path is None else Rates.SCHEDULE)
-    moments, scale = FeatureMoments(), ScaleSums()
+    seen, scale = GaugeSums(gamma), ScaleSums()
     for t, stage in enumerate(history):
-        moments.add(featured(stage, features, t))
+        seen.add(featured(stage, features, t))
         scale.add(stage)
         report("reading", t + 1, len(history))
-    assert moments.mean is not None
-    names = feature_names(history, features, len(moments.mean))
+    names = feature_names(history, features, len(seen.moments.scale))
     basis = Basis.choose(policy, method.state_features, scale.scale(), deviations=method.deviations)
-    sums = _sums(history, basis, parameters, method, gamma, features, report)
+    offset = seen.moments.offset()
+    sums = _sums(history, basis, parameters, method, gamma, features, offset, report)
     strength = None if path is None else path.config.prior_strength
     movement = project(sums, pool=method.pool, prior_strength=strength)
     if not (np.abs(movement.delta) > 1e-9).any():
@@ -73,7 +74,8 @@ def infer_in_function_space(
         )
     rates = history.learning_rates
     assumed = np.ones(len(movement.delta)) if rates is None else rates
-    gauge = find_gauge(as_jacobians(movement), assumed, moments, names)
+    gauge = seen.gauge(names, bootstrap=method.bootstrap)
+    gauge = find_gauge(as_jacobians(movement), assumed, gauge)
     if gauge.n == len(names):
         raise IdentificationError(
             "no direction of the weights is identified: every feature is constant; use others"
@@ -97,7 +99,10 @@ def infer_in_function_space(
         degrees_of_freedom=answer.degrees_of_freedom if known else 0,
         scale="unit norm" if rates is None else "known learning rates",
         status=(status := _status(answer, gauge)),
-        notes=_notes(history, path, fit, known=known, explained=status is not Status.UNEXPLAINED),
+        notes=(
+            *_notes(history, path, fit, known=known, explained=status is not Status.UNEXPLAINED),
+            *seen.moments.offset_notes(names, centred=True),
+        ),
         gauge=gauge,
         fit=fit,
         method=_describe(
@@ -120,6 +125,7 @@ def _sums(
     method: MirrorMethod,
     gamma: float,
     features: FeatureFunction | None,
+    offset: Float | None,
     report: Progress,
 ) -> list[StageSums]:
     """Every stage in the basis, streamed."""
@@ -129,7 +135,7 @@ def _sums(
             result.append(
                 stage_sums(
                     basis,
-                    featured(stage, features, t),
+                    featured(stage, features, t, offset),
                     parameters[t],
                     parameters[t + 1] if t + 1 < len(parameters) else None,
                     gamma=gamma,

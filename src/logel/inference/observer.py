@@ -40,13 +40,8 @@ from logel.inference.accounts import (
     step_metrics,
 )
 from logel.inference.estimate import RewardEstimate
-from logel.inference.gauge import (
-    FeatureMoments,
-    Gauge,
-    JacobianMoments,
-    constant_gauge,
-    explain_grams,
-)
+from logel.inference.gauge import Gauge, JacobianMoments, explain_grams
+from logel.inference.gauge_sums import GaugeSums
 from logel.inference.infer import METHODS
 from logel.inference.method import Method
 from logel.inference.noise import IdentityMetric
@@ -130,7 +125,7 @@ class Observer:
         self._known = False
         self._rates: list[float] | None = None
         self._clones: list[CloneFacts] = []
-        self._moments = FeatureMoments()
+        self._seen = GaugeSums(gamma)
         self._last: _Last | None = None
         self._n_stages = 0
         self._levels: list[_Level] = []
@@ -179,7 +174,7 @@ class Observer:
             self._add_step(self._last, last, learning_rate)
         self._last = last
         self._n_stages += 1
-        gauge = constant_gauge(self._moments, self._names)
+        gauge = self._seen.gauge(self._names, bootstrap=False)
         if not self._moved or gauge.n == len(self._names):
             return None
         return self._estimate(gauge)
@@ -243,7 +238,7 @@ class Observer:
                 f"{stage.n_episodes} episodes cannot be split into the {self._groups} groups of "
                 "the stages before: observe as many in every stage, or lower n_groups"
             )
-        self._moments.add(stage)
+        self._seen.add(stage)
         if cloned is not None:
             self._clones.append(CloneFacts.of(cloned, method.clone.prior_strength))
         update = stage_update(record, Learner(method.learner))
@@ -360,6 +355,7 @@ class Observer:
             None if self._known else tuple(self._clones),
             learner,
             gains,
+            self._seen.moments.offset_notes(self._names, centred=False),
         )
         return told.estimate(account, fit, rates, spread)
 

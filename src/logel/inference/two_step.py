@@ -34,7 +34,8 @@ from logel.inference.accounts import (
     step_metrics,
 )
 from logel.inference.estimate import RewardEstimate
-from logel.inference.gauge import FeatureMoments, check_movement, explain, find_gauge
+from logel.inference.gauge import check_movement, explain, find_gauge
+from logel.inference.gauge_sums import GaugeSums
 from logel.inference.method import Method
 from logel.inference.neighbours import pooled_jacobians
 from logel.inference.noise import Metric
@@ -46,6 +47,7 @@ from logel.policies.cloning import ClonedPath, CloneMethod, known_or_cloned
 from logel.rewards.features import feature_names, featured
 from logel.rules.updates import Learner, adam
 from logel.types import FeatureFunction, Float, Progress
+from logel.worlds.own_episodes import Baseline
 
 logger = logging.getLogger(__name__)
 # Rounds in which Adam's diagonal and the weights are refreshed in turn.
@@ -77,8 +79,15 @@ def infer_two_step(
         rng=np.random.default_rng(seed),
         progress=report,
     )
-    records, moments = _records(
-        history, policy, parameters, path, method, max(n_groups, 1), gamma, features, report
+    seen = GaugeSums(gamma)
+    for t, stage in enumerate(history):
+        seen.add(featured(stage, features, t))
+        report("reading", t + 1, len(history))
+    # The paper's own estimators have no baseline in time and take features as they come.
+    centred = Baseline(method.baseline) is Baseline.TIME
+    offset = seen.moments.offset() if centred else None
+    records = _records(
+        history, policy, parameters, path, method, max(n_groups, 1), gamma, features, offset, report
     )
     jacobians = [record.jacobian for record in records]
     names = feature_names(history, features, jacobians[0].mean.shape[1])
@@ -86,7 +95,7 @@ def infer_two_step(
     delta = np.diff(parameters, axis=0)
     check_movement(delta)
     assumed = np.ones(len(delta)) if rates is None else rates
-    gauge = find_gauge(jacobians[:-1], assumed, moments, names)
+    gauge = find_gauge(jacobians[:-1], assumed, seen.gauge(names, bootstrap=False))
     basis = basis_of(gauge, method)
 
     enough = min(len(jacobian.groups) for jacobian in jacobians)
@@ -121,6 +130,7 @@ def infer_two_step(
         facts,
         choice.learner,
         choice.gains,
+        seen.moments.offset_notes(names, centred=centred),
     )
     return told.estimate(account, fit, rates, spread)
 
@@ -134,15 +144,15 @@ def _records(
     n_groups: int,
     gamma: float,
     features: FeatureFunction | None,
+    offset: Float | None,
     report: Progress,
-) -> tuple[list[StageRecord], FeatureMoments]:
+) -> list[StageRecord]:
     """Every stage (the last one's Jacobian serves only the intervals), streamed."""
     records: list[StageRecord] = []
-    moments = FeatureMoments()
     for t, stage in enumerate(history):
         cloned = None if path is None else path.clones[t]
         try:
-            stage = featured(stage, features, t)
+            stage = featured(stage, features, t, offset)
             records.append(
                 record_stage(
                     stage, policy, parameters[t], cloned, method, gamma=gamma, n_groups=n_groups
@@ -152,14 +162,13 @@ def _records(
             if isinstance(error, OptionError):
                 raise
             raise type(error)(f"stage {t}: {error}") from None
-        moments.add(stage)
         logger.info(
             "stage %d: Jacobian from %d episodes, %d steps", t, stage.n_episodes, stage.n_steps
         )
         report("Jacobians", t + 1, len(history))
     if method.neighbours:
         pooled = pooled_jacobians(
-            lambda t: featured(history[t], features, t),
+            lambda t: featured(history[t], features, t, offset),
             policy,
             parameters,
             [record.jacobian for record in records],
@@ -169,7 +178,7 @@ def _records(
             report=report,
         )
         records = [replace(r, jacobian=p) for r, p in zip(records, pooled, strict=True)]
-    return records, moments
+    return records
 
 
 def _updates(

@@ -204,7 +204,9 @@ def next_steps(estimate: RewardEstimate) -> list[str]:
         steps.append("Infer again with a larger max_iterations (joint fits: more rounds in heats).")
     if estimate.status is Status.RATES_AT_BOUND:
         steps.append("Try another learner model, or other features: none of these moves it.")
-    steps += [_gauge_step(row, estimate) for row in estimate.gauge.directions[:6]]
+    gauge = estimate.gauge
+    told = list(zip(gauge.directions, gauge.reasons, strict=True))[:6]
+    steps += [_gauge_step(row, reason, estimate) for row, reason in told]
     weak = estimate.gauge.weak
     if len(weak) > 2:
         steps.append(
@@ -257,8 +259,8 @@ def gauge_sentences(estimate: RewardEstimate, *, most: int = 6) -> list[str]:
     """What is not identified, and what hardly, one short sentence for each direction."""
     gauge = estimate.gauge
     told = [
-        f"Not identified: {_phrase(row, estimate)}; {clean(gauge.reason)}."
-        for row in gauge.directions
+        f"Not identified: {_phrase(row, estimate)}; {clean(reason)}."
+        for row, reason in zip(gauge.directions, gauge.reasons, strict=True)
     ]
     told += [
         f"Hardly identified: {_phrase(row, estimate)}; its effect cannot be told from the sampling "
@@ -270,9 +272,8 @@ def gauge_sentences(estimate: RewardEstimate, *, most: int = 6) -> list[str]:
     return told
 
 
-def _gauge_step(row: Float, estimate: RewardEstimate) -> str:
+def _gauge_step(row: Float, reason: str, estimate: RewardEstimate) -> str:
     members = _members(row, estimate)
-    reason = estimate.gauge.reason
     if len(members) == 1:
         return (
             f"Leave out {listed(members)}, or watch the learner where it varies: its weight is not "
