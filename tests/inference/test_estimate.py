@@ -58,7 +58,7 @@ def assert_same(one: RewardEstimate, two: RewardEstimate) -> None:
     assert dict(one.config) == dict(two.config) and dict(one.versions) == dict(two.versions)
     np.testing.assert_array_equal(one.gauge.directions, two.gauge.directions)
     np.testing.assert_array_equal(one.gauge.weak, two.gauge.weak)
-    assert one.gauge.reason == two.gauge.reason
+    assert tuple(one.gauge.reasons) == tuple(two.gauge.reasons)
     np.testing.assert_array_equal(one.fit.explained, two.fit.explained)
     np.testing.assert_array_equal(one.fit.cosines, two.fit.cosines)
     assert one.fit.chance == two.fit.chance
@@ -191,6 +191,17 @@ def test_files_of_the_first_version_still_load() -> None:
     assert_same(RewardEstimate.from_json(json.dumps(raw)), example())
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_one_reason_stood_for_all_directions_before_the_third_version(version: int) -> None:
+    raw = json.loads(example().to_json())
+    raw["format_version"] = version
+    directions = np.eye(3)[1:].tolist()
+    raw["gauge"] = {"directions": directions, "reason": "it is constant", "weak": []}
+    estimate = RewardEstimate.from_json(json.dumps(raw))
+    assert estimate.gauge.reasons == ("it is constant", "it is constant")
+    assert json.loads(estimate.to_json())["gauge"]["reasons"] == ["it is constant"] * 2
+
+
 def test_the_json_is_standard() -> None:
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is not JSON")
@@ -204,7 +215,7 @@ def test_the_json_is_standard() -> None:
     ("field", "value"),
     [
         ("format", "logel-history"),
-        ("format_version", 3),
+        ("format_version", 4),
         ("format_version", "1"),
         ("format_version", None),
         ("weights", [1.0, 2.0]),
@@ -218,7 +229,9 @@ def test_the_json_is_standard() -> None:
         ("status", "FINE"),
         ("status", []),
         ("gauge", None),
-        ("gauge", {"directions": [[1.0]], "reason": "", "weak": []}),
+        ("gauge", {"directions": [[1.0]], "reasons": [""], "weak": []}),
+        ("gauge", {"directions": [[1.0, 0.0, 0.0]], "reasons": [], "weak": []}),
+        ("gauge", {"directions": [[1.0, 0.0, 0.0]], "weak": []}),
         ("fit", {"explained": [1.0], "cosines": [1.0], "chance": 1.0}),
         ("fit", {"explained": [1, 1], "cosines": [1, 1], "chance": 10**400}),
         ("rank", None),

@@ -354,7 +354,10 @@ def _gauge(raw: Mapping[str, Any], names: tuple[str, ...]) -> Gauge:
         _array(raw[name], (len(raw[name]), len(names))) for name in ("directions", "weak")
     )
     reasons = [str(r) for r in raw["reasons"]] if "reasons" in raw else str(raw["reason"])
-    return Gauge(names, directions, reasons, weak)
+    gauge = Gauge(names, directions, reasons, weak)
+    if len(gauge.reasons) != gauge.n:
+        raise ValueError(f"{gauge.n} directions of the gauge have {len(gauge.reasons)} reasons")
+    return gauge
 
 
 def _array(values: Any, shape: tuple[int, ...]) -> Float:

@@ -186,13 +186,19 @@ class FeatureMoments:
         null /= np.maximum(np.linalg.norm(null, axis=1, keepdims=True), np.finfo(float).tiny)
         return orthonormal_rows(np.concatenate([alone, null]))
 
-    def offset(self) -> Float | None:
+    def offset(self, *, beyond: float = 0.0) -> Float | None:
         """What can be taken off the features without any effect, shape (q,), or None.
 
         Where no episode terminates a constant is silent, and features far from zero lose digits:
         their own, and those of every value they add up to.
+
+        Args:
+            beyond: Ranges of a feature that its mean must be from zero to be taken off.
         """
-        return None if self.any_terminated else self.mean
+        assert self.mean is not None
+        if self.any_terminated:
+            return None
+        return np.where(np.abs(self.mean) > beyond * self.ranges(), self.mean, 0.0)
 
     def offset_notes(self, names: Sequence[str], *, centred: bool) -> tuple[str, ...]:
         """A warning where features lie so far from zero that estimates suffer."""

@@ -457,7 +457,7 @@ def plain_basis(found: Sequence[Float], scale: Float) -> Float:
         rows[others] -= np.outer(rows[others, column], rows[pivot])
         pivots.append(pivot)
     rows = np.where(np.abs(rows) < 1e-8, 0.0, rows) / scale
-    order = np.argsort(np.count_nonzero(rows, axis=1), kind="stable")
+    order = np.lexsort([(rows != 0).argmax(axis=1), np.count_nonzero(rows, axis=1)])
     result: list[Float] = []
     for row in rows[order]:
         for _ in range(2):  # once more against rounding

@@ -48,6 +48,8 @@ World = TabularWorld | LinearWorld | SampledWorld
 # Log evidence a reward must gain over none before its weights deserve trust: about the odds of
 # twenty to one.
 _CONVINCING = 3.0
+# Ranges of a feature from zero at which its level is an accident of its units.
+_FAR_LEVEL = 10.0
 
 
 def infer_jointly(
@@ -81,7 +83,10 @@ def infer_jointly(
                 stage.n_steps,
             )
         report("reading", t + 1, len(history))
-    watched.offset = seen.moments.offset()
+    # Q-learners are drawn to what they have not tried by rewards below its first value, zero: the
+    # level of the features is theirs to see, unless it is so far off that it cannot be meant.
+    level = isinstance(policy, TabularSoftmax) and "q-learning" in method.among(MODELS)
+    watched.offset = seen.moments.offset(beyond=_FAR_LEVEL if level else 0.0)
     names = feature_names(history, features, len(seen.moments.scale))
     gauge = seen.gauge(names, bootstrap=_life_goes_on(policy, method))
     if gauge.n == len(names):
