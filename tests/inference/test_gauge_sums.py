@@ -45,15 +45,14 @@ def walks(
     observations, actions, lengths, terminated, last = [], [], [], [], []
     for _ in range(n_episodes):
         s = int(rng.integers(n_states))
-        for length_so_far in range(1, length + 1):
+        over_at = rng.geometric(ends) if ends else np.inf
+        for _ in range(int(min(length, over_at))):
             a = int(rng.integers(n_actions))
             observations.append(s)
             actions.append(a)
             s = int(rng.choice(n_states, p=transitions[s, a]))
-            if over := rng.random() < ends:
-                break
-        lengths.append(length_so_far)
-        terminated.append(over)
+        lengths.append(int(min(length, over_at)))
+        terminated.append(over_at <= length)
         last.append(s)
     return Stage(
         observations=np.array(observations),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _NOISE_SIGMAS = 3.0
 # Spreads from zero beyond which a feature's offset is worth a warning: three digits are lost.
 _FAR = 1e3
+# Ranges of a feature from zero at which its level is an accident of its units.
+FAR_LEVEL = 10.0
 
 
 @dataclass(frozen=True, eq=False)

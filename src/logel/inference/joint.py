@@ -20,7 +20,7 @@ from logel.inference.choose import (
     feature_basis,
 )
 from logel.inference.estimate import RewardEstimate
-from logel.inference.gauge import Fit, Gauge, check_movement, explain
+from logel.inference.gauge import FAR_LEVEL, Fit, Gauge, check_movement, explain
 from logel.inference.gauge_sums import GaugeSums
 from logel.inference.known_path import KnownPathFit, fit_known_path
 from logel.inference.more_data import Planning
@@ -48,8 +48,6 @@ World = TabularWorld | LinearWorld | SampledWorld
 # Log evidence a reward must gain over none before its weights deserve trust: about the odds of
 # twenty to one.
 _CONVINCING = 3.0
-# Ranges of a feature from zero at which its level is an accident of its units.
-_FAR_LEVEL = 10.0
 
 
 def infer_jointly(
@@ -86,7 +84,7 @@ def infer_jointly(
     # Q-learners are drawn to what they have not tried by rewards below its first value, zero: the
     # level of the features is theirs to see, unless it is so far off that it cannot be meant.
     level = isinstance(policy, TabularSoftmax) and "q-learning" in method.among(MODELS)
-    watched.offset = seen.moments.offset(beyond=_FAR_LEVEL if level else 0.0)
+    watched.offset = seen.moments.offset(beyond=FAR_LEVEL if level else 0.0)
     names = feature_names(history, features, len(seen.moments.scale))
     gauge = seen.gauge(names, bootstrap=_life_goes_on(policy, method))
     if gauge.n == len(names):

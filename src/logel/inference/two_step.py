@@ -34,7 +34,7 @@ from logel.inference.accounts import (
     step_metrics,
 )
 from logel.inference.estimate import RewardEstimate
-from logel.inference.gauge import check_movement, explain, find_gauge
+from logel.inference.gauge import FAR_LEVEL, check_movement, explain, find_gauge
 from logel.inference.gauge_sums import GaugeSums
 from logel.inference.method import Method
 from logel.inference.neighbours import pooled_jacobians
@@ -83,9 +83,10 @@ def infer_two_step(
     for t, stage in enumerate(history):
         seen.add(featured(stage, features, t))
         report("reading", t + 1, len(history))
-    # The paper's own estimators have no baseline in time and take features as they come.
+    # The paper's own estimators have no baseline in time and take features as they come. That
+    # baseline takes constants out, but for digits, and noise where lengths differ.
     centred = Baseline(method.baseline) is Baseline.TIME
-    offset = seen.moments.offset() if centred else None
+    offset = seen.moments.offset(beyond=FAR_LEVEL) if centred else None
     records = _records(
         history, policy, parameters, path, method, max(n_groups, 1), gamma, features, offset, report
     )
