@@ -12,6 +12,7 @@ from scipy.special import softmax
 from logel import Episode, LearningHistory, LinearGaussian, TabularSoftmax, infer_reward
 from logel.data.stage import Stage
 from logel.envs.gridworld import grid_weights, gridworld_mdp
+from logel.errors import IdentificationError
 from logel.inference.choose import JointMethod
 from logel.inference.gauge import direction_error
 from logel.inference.regress import Status
@@ -80,6 +81,14 @@ def test_one_hot_answers_say_what_contrasts_say(method: str, use_parameters: boo
             atol=0.03,
         )
     assert (np.diff(wide.interval(), axis=1) < 0.6).all()
+
+
+@pytest.mark.parametrize("method", ["default", "mirror", "two-step"])
+def test_features_that_are_all_silent_are_refused_and_told_why(method: str) -> None:
+    stages = [replace(s, features=np.eye(3)[s.observations]) for s in trials()]
+    history = LearningHistory.from_stages(stages, feature_names=["A", "B", "C"])
+    with pytest.raises(IdentificationError, match=r"weight of A .* depends on the state alone"):
+        infer_reward(history, TabularSoftmax(3, 3), gamma=0.0, method=method)
 
 
 @cache

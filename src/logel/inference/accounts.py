@@ -13,8 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from logel.data.stage import Stage
-from logel.errors import IdentificationError
-from logel.inference.gauge import Gauge
+from logel.inference.gauge import Gauge, check_identified
 from logel.inference.method import Method
 from logel.inference.noise import (
     CLONED_LEVELS,
@@ -440,9 +439,6 @@ def spread_from(found: Settled, rates: Float | None, method: Method, seed: int) 
 
 def basis_of(gauge: Gauge, method: Method) -> Float:
     """Where to solve: the identified subspace, so that no weight is spent without effect."""
-    if gauge.n == len(gauge.feature_names):
-        raise IdentificationError(
-            "no direction of the weights is identified: every feature is constant; use others"
-        )
+    check_identified(gauge)
     # Non-negativity is about the features themselves: a rotated basis would lose it.
     return np.eye(len(gauge.feature_names)) if method.nonnegative else gauge.identified

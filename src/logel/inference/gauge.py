@@ -434,6 +434,20 @@ def direction_error(
     return float(np.linalg.norm(pair[0] / sizes[0] - pair[1] / sizes[1]))
 
 
+def check_identified(gauge: Gauge) -> None:
+    """Refuse features of which no combination has any effect."""
+    if gauge.n < len(gauge.feature_names):
+        return
+    if all("constant" in reason or "zero" in reason for reason in gauge.reasons):
+        raise IdentificationError(
+            "no direction of the weights is identified: every feature is constant; use others"
+        )
+    raise IdentificationError(
+        "no direction of the weights is identified; use other features: "
+        + "; ".join(gauge.describe())
+    )
+
+
 def check_movement(delta: Float) -> None:
     """Refuse a path on which nothing moves beyond what rounding leaves of a converged fit."""
     if not (np.abs(delta) > 1e-9).any():

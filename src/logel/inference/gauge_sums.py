@@ -18,7 +18,7 @@ policy. Elsewhere f is sought among quadratics of the observation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -105,9 +105,10 @@ class GaugeSums:
 
     def _add_pairs(self, stage: Stage, paid: Float) -> None:
         """Include a stage in the tables, if there can be any."""
-        here, does = self._states(stage.observations), self._actions(stage.actions)
-        last = self._states(_last_observations(stage))
-        if stage.actions.dtype.kind != "i" or here is None or does is None or last is None:
+        here, last = self._states(stage.observations), self._states(_last_observations(stage))
+        # Real actions are all different: no two rows would ever be compared.
+        does = self._actions(stage.actions) if stage.signature.discrete_actions else None
+        if here is None or does is None or last is None:
             self._forever.close()
             self._timed.close()
             return
@@ -194,18 +195,23 @@ class _Names:
 
     def __call__(self, rows: Array) -> Index | None:
         """The number of every row, or None once there are more than `most` different ones."""
-        flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
-        if flat.dtype.kind == "f":
-            flat = flat + 0.0  # minus zero is zero
-        keys = flat.view(np.dtype((np.void, flat.itemsize * flat.shape[1]))).reshape(-1)
         # A continuous world shows itself in its first rows.
-        self.too_many |= len(np.unique(keys[: 2 * self.most])) > self.most
+        if not self.too_many and len(rows) > self.most:
+            self.too_many = len(np.unique(_keys(rows[: 2 * self.most]))) > self.most
         if self.too_many:
             return None
-        different, inverse = np.unique(keys, return_inverse=True)
+        different, inverse = np.unique(_keys(rows), return_inverse=True)
         number = [self.known.setdefault(key.tobytes(), len(self.known)) for key in different]
         self.too_many = len(self.known) > self.most
         return None if self.too_many else np.array(number, dtype=np.int64)[inverse.reshape(-1)]
+
+
+def _keys(rows: Array) -> Array:
+    """One opaque value for each row, equal where rows are."""
+    flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
+    if flat.dtype.kind == "f":
+        flat = flat + flat.dtype.type(0)  # minus zero is zero
+    return flat.view(np.dtype((np.void, flat.itemsize * flat.shape[1]))).reshape(-1)
 
 
 @dataclass
@@ -330,46 +336,38 @@ class _Rows:
 
     def add(self, stage: Stage, nothing: Callable[[Float], bool]) -> None:
         """Include a stage, up to where `nothing` says of `left` that no null space is to come."""
-        for block in self._blocks(stage):
+        known = np.ones(stage.n_steps, dtype=bool)
+        if stage.last_observations is None and self.gamma > 0:
+            known[stage.starts + stage.lengths - 1] = stage.terminated
+        rows = np.flatnonzero(known)
+        for at in range(0, len(rows), _ROWS_AT_ONCE):
             if self.settled:
                 return
+            block = self._block(stage, rows[at : at + _ROWS_AT_ONCE])
             before = np.zeros((0, block.shape[1])) if self.factor is None else self.factor
             self.factor = _triangle(np.concatenate([before, block]))
             self.count += len(block)
             self.settled = self._width == self.widths[-1] and nothing(self.left())
 
-    def _blocks(self, stage: Stage) -> Iterator[Float]:
-        """Rows of bounded memory; those whose outcome is not known are left out."""
+    def _block(self, stage: Stage, rows: Index) -> Float:
+        """Some rows of a stage whose outcome is known."""
         assert stage.features is not None
-        here = _flat(stage.observations)
-        if self.centre is None:
-            # Quadratics are the same functions in any units: those of the first stage do.
-            self.centre = here.mean(axis=0)
-            spread = here.std(axis=0)
-            self.scale = np.where(spread > 0, spread, 1.0)
-        ends = stage.starts + stage.lengths - 1
-        after, going = np.roll(here, -1, axis=0), np.ones(stage.n_steps, dtype=bool)
-        after[ends] = _flat(_last_observations(stage))
-        going[ends[stage.terminated]] = False
-        known = np.ones(stage.n_steps, dtype=bool)
-        if stage.last_observations is None and self.gamma > 0:
-            known[ends] = stage.terminated
-        rows = np.flatnonzero(known)
-        for at in range(0, len(rows), _ROWS_AT_ONCE):
-            some = rows[at : at + _ROWS_AT_ONCE]
-            states = self._functions(here[some])
-            if self.gamma > 0:
-                later = self._functions(after[some]) * going[some, None]
-                states = states - self.gamma * later
-            yield np.concatenate([states, stage.features[some].astype(float)], axis=1)
+        states = self._functions(stage.observations[rows])
+        if self.gamma > 0:
+            after = stage.observations[np.minimum(rows + 1, stage.n_steps - 1)]
+            episode = np.searchsorted(stage.starts, rows, side="right") - 1
+            ends = rows + 1 == stage.starts[episode] + stage.lengths[episode]
+            after[ends] = _last_observations(stage)[episode[ends]]
+            going = ~(ends & stage.terminated[episode])
+            states = states - self.gamma * going[:, None] * self._functions(after)
+        return np.concatenate([states, stage.features[rows].astype(float)], axis=1)
 
-    def _functions(self, observations: Float) -> Float:
+    def _functions(self, observations: Array) -> Float:
         """One, coordinates, products of two of them: as many as are worth it."""
-        assert self.centre is not None and self.scale is not None
-        z = (observations - self.centre) / self.scale
-        o = z.shape[1]
-        parts = [np.ones((len(z), 1))]
+        n, o = len(observations), int(np.prod(observations.shape[1:]))
+        parts = [np.ones((n, 1))]
         if o <= _MOST_LINEAR:
+            z = self._coordinates(observations.reshape(n, o).astype(float))
             parts.append(z)
         if o <= _MOST_CROSSED:
             first, second = np.triu_indices(o)
@@ -378,6 +376,14 @@ class _Rows:
             parts.append(z**2)
         self.widths = tuple(np.cumsum([part.shape[1] for part in parts]).tolist())
         return np.concatenate(parts, axis=1)
+
+    def _coordinates(self, observations: Float) -> Float:
+        """Quadratics are the same functions in any units: those of the first rows do."""
+        if self.centre is None or self.scale is None:
+            spread = observations.std(axis=0)
+            self.centre = observations.mean(axis=0)
+            self.scale = np.where(spread > 0, spread, 1.0)
+        return (observations - self.centre) / self.scale
 
     @property
     def _width(self) -> int:
@@ -407,10 +413,6 @@ def _triangle(rows: Float) -> Float:
     n, k = rows.shape
     padded = np.concatenate([rows, np.zeros((max(k - n, 0), k))])
     return np.asarray(np.linalg.qr(padded, mode="r"))
-
-
-def _flat(observations: Array) -> Float:
-    return np.asarray(observations, dtype=float).reshape(len(observations), -1)
 
 
 def _last_observations(stage: Stage) -> Array:

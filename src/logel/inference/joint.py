@@ -20,7 +20,14 @@ from logel.inference.choose import (
     feature_basis,
 )
 from logel.inference.estimate import RewardEstimate
-from logel.inference.gauge import FAR_LEVEL, Fit, Gauge, check_movement, explain
+from logel.inference.gauge import (
+    FAR_LEVEL,
+    Fit,
+    Gauge,
+    check_identified,
+    check_movement,
+    explain,
+)
 from logel.inference.gauge_sums import GaugeSums
 from logel.inference.known_path import KnownPathFit, fit_known_path
 from logel.inference.more_data import Planning
@@ -87,10 +94,7 @@ def infer_jointly(
     watched.offset = seen.moments.offset(beyond=FAR_LEVEL if level else 0.0)
     names = feature_names(history, features, len(seen.moments.scale))
     gauge = seen.gauge(names, bootstrap=_life_goes_on(policy, method))
-    if gauge.n == len(names):
-        raise IdentificationError(
-            "no direction of the weights is identified: every feature is constant; use others"
-        )
+    check_identified(gauge)
     basis = feature_basis(gauge, seen.moments.ranges())
     known = known_parameters(history, policy) if use_parameters else None
     rng = np.random.default_rng(seed)

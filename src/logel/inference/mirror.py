@@ -10,7 +10,7 @@ import numpy as np
 from logel.data.history import OWN_EPISODES, LearningHistory
 from logel.errors import IdentificationError, LogelError, OptionError
 from logel.inference.estimate import RewardEstimate
-from logel.inference.gauge import Fit, Gauge, explain, find_gauge
+from logel.inference.gauge import Fit, Gauge, check_identified, explain, find_gauge
 from logel.inference.gauge_sums import GaugeSums
 from logel.inference.method import MirrorMethod
 from logel.inference.mirror_solve import Answer, solve_movement
@@ -76,10 +76,7 @@ def infer_in_function_space(
     assumed = np.ones(len(movement.delta)) if rates is None else rates
     gauge = seen.gauge(names, bootstrap=method.bootstrap)
     gauge = find_gauge(as_jacobians(movement), assumed, gauge)
-    if gauge.n == len(names):
-        raise IdentificationError(
-            "no direction of the weights is identified: every feature is constant; use others"
-        )
+    check_identified(gauge)
     answer = solve_movement(movement, gauge, rates, method)
     tellable = path is None or path.config.method is not CloneMethod.ADAM
     known = intervals and tellable and answer.sampling is not None
