@@ -20,6 +20,7 @@ from logel.inference.gauge import Fit, Gauge
 from logel.inference.more_data import Planning
 from logel.inference.regress import Status
 
+_NONE = np.zeros((0, 3))
 ARRAYS = ("weights", "learning_rates", "covariance", "objective_trace", "held_out")
 
 
@@ -301,8 +302,14 @@ def test_an_interval_can_contain_a_reward_of_a_single_feature() -> None:
     draws = np.array([1.0, 0.02]) + 0.05 * rng.standard_normal((2000, 2))
     draws /= np.linalg.norm(draws, axis=1, keepdims=True)
     weights = draws.mean(axis=0) / np.linalg.norm(draws.mean(axis=0))
+    names = ("a", "b")
     estimate = replace(
-        example(), weights=weights, feature_names=("a", "b"), draws=draws, scale="unit norm"
+        example(),
+        weights=weights,
+        feature_names=names,
+        gauge=Gauge(names, np.zeros((0, 2)), (), np.zeros((0, 2))),
+        draws=draws,
+        scale="unit norm",
     )
     ends = estimate.interval(0.95)
     assert ends[0, 0] < 1.0 and ends[0, 1] == 1.0
@@ -320,3 +327,17 @@ def test_certain_weights_have_certain_signs() -> None:
     np.testing.assert_array_equal(
         estimate.probability_positive(), [0.0, 0.5, 1.0][: len(estimate.weights)]
     )
+
+
+def test_intervals_go_no_further_than_what_is_identified() -> None:
+    rng = np.random.default_rng(3)
+    names = ("a", "b", "silent")
+    gauge = Gauge(names, np.array([[0.6, 0.8, 0.0], [0.0, 0.0, 1.0]]), "it is constant", _NONE)
+    axis = np.array([0.8, -0.6, 0.0])
+    draws = np.sign(rng.normal(0.5, 1, size=(500, 1))) * axis
+    estimate = example(weights=axis, draws=draws, gauge=gauge)
+    np.testing.assert_allclose(estimate.interval(), [[-0.8, 0.8], [-0.6, 0.6], [0, 0]], atol=1e-9)
+    sure = example(weights=axis, draws=np.tile(axis, (500, 1)), gauge=gauge)
+    np.testing.assert_allclose(sure.interval(), [[0.8, 0.8], [-0.6, -0.6], [0, 0]], atol=1e-9)
+    free = example(weights=axis, draws=draws, gauge=replace(gauge, directions=_NONE, reasons=()))
+    np.testing.assert_allclose(free.interval(), [[-0.8, 1], [-1, 0.6], [-1, 1]], atol=1e-9)

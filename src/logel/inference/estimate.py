@@ -112,18 +112,22 @@ class RewardEstimate:
         return np.stack([self.weights - reach, self.weights + reach], axis=1)
 
     def _with_poles(self, ends: Float, level: float) -> Float:
-        """Extend intervals to +-1 where the cone of likely directions contains that axis.
+        """Extend intervals as far as unit weights go if the cone of likely ones goes there.
 
         A unit vector's largest component can only be overestimated by its draws; quantiles alone
-        would never contain a reward that is a single feature.
+        would never contain a reward that is a single feature. The unit vector with most of a
+        feature is that feature's identified part, and as much as is identified is the most.
         """
         assert self.draws is not None
         if not np.linalg.norm(self.weights) > 0:
             return ends
         reach = float(np.quantile(self.draws @ self.weights, 1 - level))
+        most = np.sqrt(np.clip(1 - (self.gauge.directions**2).sum(axis=0), 0, None))
+        seen = most > 1e-6
+        cosine = self.weights / np.where(seen, most, np.inf)
+        up, down = (seen & (sign * cosine >= max(reach, 0.0)) for sign in (1, -1))
         ends = ends.copy()
-        ends[self.weights >= max(reach, 0.0), 1] = 1.0
-        ends[-self.weights >= max(reach, 0.0), 0] = -1.0
+        ends[up, 1], ends[down, 0] = most[up], -most[down]
         return ends
 
     def probability_positive(self) -> Float:
