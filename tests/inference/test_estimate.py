@@ -20,6 +20,7 @@ from logel.inference.gauge import Fit, Gauge
 from logel.inference.more_data import Planning
 from logel.inference.status import Status
 
+_NONE = np.zeros((0, 3))
 ARRAYS = ("weights", "learning_rates", "covariance", "objective_trace", "held_out")
 
 
@@ -58,7 +59,7 @@ def assert_same(one: RewardEstimate, two: RewardEstimate) -> None:
     assert dict(one.config) == dict(two.config) and dict(one.versions) == dict(two.versions)
     np.testing.assert_array_equal(one.gauge.directions, two.gauge.directions)
     np.testing.assert_array_equal(one.gauge.weak, two.gauge.weak)
-    assert one.gauge.reason == two.gauge.reason
+    assert tuple(one.gauge.reasons) == tuple(two.gauge.reasons)
     np.testing.assert_array_equal(one.fit.explained, two.fit.explained)
     np.testing.assert_array_equal(one.fit.cosines, two.fit.cosines)
     assert one.fit.chance == two.fit.chance
@@ -191,6 +192,17 @@ def test_files_of_the_first_version_still_load() -> None:
     assert_same(RewardEstimate.from_json(json.dumps(raw)), example())
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_one_reason_stood_for_all_directions_before_the_third_version(version: int) -> None:
+    raw = json.loads(example().to_json())
+    raw["format_version"] = version
+    directions = np.eye(3)[1:].tolist()
+    raw["gauge"] = {"directions": directions, "reason": "it is constant", "weak": []}
+    estimate = RewardEstimate.from_json(json.dumps(raw))
+    assert estimate.gauge.reasons == ("it is constant", "it is constant")
+    assert json.loads(estimate.to_json())["gauge"]["reasons"] == ["it is constant"] * 2
+
+
 def test_the_json_is_standard() -> None:
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is not JSON")
@@ -204,7 +216,7 @@ def test_the_json_is_standard() -> None:
     ("field", "value"),
     [
         ("format", "logel-history"),
-        ("format_version", 3),
+        ("format_version", 4),
         ("format_version", "1"),
         ("format_version", None),
         ("weights", [1.0, 2.0]),
@@ -218,7 +230,9 @@ def test_the_json_is_standard() -> None:
         ("status", "FINE"),
         ("status", []),
         ("gauge", None),
-        ("gauge", {"directions": [[1.0]], "reason": "", "weak": []}),
+        ("gauge", {"directions": [[1.0]], "reasons": [""], "weak": []}),
+        ("gauge", {"directions": [[1.0, 0.0, 0.0]], "reasons": [], "weak": []}),
+        ("gauge", {"directions": [[1.0, 0.0, 0.0]], "weak": []}),
         ("fit", {"explained": [1.0], "cosines": [1.0], "chance": 1.0}),
         ("fit", {"explained": [1, 1], "cosines": [1, 1], "chance": 10**400}),
         ("rank", None),
@@ -288,8 +302,14 @@ def test_an_interval_can_contain_a_reward_of_a_single_feature() -> None:
     draws = np.array([1.0, 0.02]) + 0.05 * rng.standard_normal((2000, 2))
     draws /= np.linalg.norm(draws, axis=1, keepdims=True)
     weights = draws.mean(axis=0) / np.linalg.norm(draws.mean(axis=0))
+    names = ("a", "b")
     estimate = replace(
-        example(), weights=weights, feature_names=("a", "b"), draws=draws, scale="unit norm"
+        example(),
+        weights=weights,
+        feature_names=names,
+        gauge=Gauge(names, np.zeros((0, 2)), (), np.zeros((0, 2))),
+        draws=draws,
+        scale="unit norm",
     )
     ends = estimate.interval(0.95)
     assert ends[0, 0] < 1.0 and ends[0, 1] == 1.0
@@ -307,3 +327,17 @@ def test_certain_weights_have_certain_signs() -> None:
     np.testing.assert_array_equal(
         estimate.probability_positive(), [0.0, 0.5, 1.0][: len(estimate.weights)]
     )
+
+
+def test_intervals_go_no_further_than_what_is_identified() -> None:
+    rng = np.random.default_rng(3)
+    names = ("a", "b", "silent")
+    gauge = Gauge(names, np.array([[0.6, 0.8, 0.0], [0.0, 0.0, 1.0]]), "it is constant", _NONE)
+    axis = np.array([0.8, -0.6, 0.0])
+    draws = np.sign(rng.normal(0.5, 1, size=(500, 1))) * axis
+    estimate = example(weights=axis, draws=draws, gauge=gauge)
+    np.testing.assert_allclose(estimate.interval(), [[-0.8, 0.8], [-0.6, 0.6], [0, 0]], atol=1e-9)
+    sure = example(weights=axis, draws=np.tile(axis, (500, 1)), gauge=gauge)
+    np.testing.assert_allclose(sure.interval(), [[0.8, 0.8], [-0.6, -0.6], [0, 0]], atol=1e-9)
+    free = example(weights=axis, draws=draws, gauge=replace(gauge, directions=_NONE, reasons=()))
+    np.testing.assert_allclose(free.interval(), [[-0.8, 1], [-1, 0.6], [-1, 1]], atol=1e-9)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from logel.data.stage import Episode, Stage
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.inference.gauge import FeatureMoments, Gauge, direction_error, explain, find_gauge
+from logel.inference.gauge_sums import GaugeSums
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.policies.softmax import TabularSoftmax
 from logel.worlds.own_episodes import StageJacobian, stage_jacobian
@@ -38,6 +39,11 @@ def simulated(
     return jacobians
 
 
+def nothing_silent(*names: str) -> Gauge:
+    q = len(names)
+    return Gauge(names, np.zeros((0, q)), (), np.zeros((0, q)))
+
+
 # --- gauge ----------------------------------------------------------------------------------
 
 
@@ -46,11 +52,12 @@ def test_the_level_of_one_hot_features_is_found_by_name() -> None:
     history = observe(
         mdp, GPOMDPLearner(), weights=grid_weights(mdp.feature_names), n_steps=2, seed=0
     )
-    policy, moments, jacobians = TabularSoftmax(25, 4), FeatureMoments(), []
+    policy, sums, jacobians = TabularSoftmax(25, 4), GaugeSums(mdp.gamma), []
     for stage in history:
-        moments.add(stage)
+        sums.add(stage)
         jacobians.append(stage_jacobian(policy, np.zeros(75), stage, gamma=mdp.gamma))
-    gauge = find_gauge(jacobians, np.ones(3), moments, mdp.feature_names)
+    exact = sums.gauge(mdp.feature_names, bootstrap=False)
+    gauge = find_gauge(jacobians, np.ones(3), exact)
     assert gauge.n == 1
     np.testing.assert_allclose(np.abs(gauge.directions[0]), np.sqrt(1 / 5), atol=1e-8)
     assert gauge.describe()[0] == (
@@ -117,11 +124,11 @@ def test_a_feature_without_effect_is_weak_and_the_others_are_not() -> None:
     rng = np.random.default_rng(2)
     truth = rng.normal(size=(20, 3))
     truth[:, 2] = 0.0
-    varied = moments_of(rng.normal(size=(50, 3)))
+    exact = nothing_silent("x", "y", "noise")
     found, innocent, trials = 0, 0, 100
     for _ in range(trials):
         jacobians = simulated(rng, truth, noise=np.array([0.1, 0.3, 0.5]))
-        gauge = find_gauge(jacobians, np.full(6, 0.5), varied, ("x", "y", "noise"))
+        gauge = find_gauge(jacobians, np.full(6, 0.5), exact)
         assert gauge.n == 0
         found += len(gauge.weak) >= 1 and abs(gauge.weak[0] @ [0, 0, 1]) > 0.9
         innocent += len(gauge.weak) <= 1
@@ -135,8 +142,7 @@ def test_a_weak_combination_is_named_as_such() -> None:
     column = rng.normal(size=(30, 1))
     truth = np.concatenate([column, column, rng.normal(size=(30, 1))], axis=1)
     jacobians = simulated(rng, truth, noise=0.2)
-    names = ("here", "there", "else")
-    gauge = find_gauge(jacobians, np.ones(6), moments_of(rng.normal(size=(50, 3))), names)
+    gauge = find_gauge(jacobians, np.ones(6), nothing_silent("here", "there", "else"))
     assert len(gauge.weak) == 1
     assert abs(gauge.weak[0] @ np.array([1, -1, 0]) / np.sqrt(2)) > 0.95
     (sentence,) = gauge.describe()
@@ -146,7 +152,7 @@ def test_a_weak_combination_is_named_as_such() -> None:
 def test_too_few_groups_leave_weakness_untold() -> None:
     rng = np.random.default_rng(4)
     jacobians = simulated(rng, np.zeros((5, 2)), noise=1.0, g=2)
-    gauge = find_gauge(jacobians, np.ones(6), moments_of(rng.normal(size=(9, 2))), ("a", "b"))
+    gauge = find_gauge(jacobians, np.ones(6), nothing_silent("a", "b"))
     assert len(gauge.weak) == 0
 
 
@@ -208,3 +214,25 @@ def test_large_offsets_are_not_constants_and_constants_of_any_size_are() -> None
 def test_a_step_without_movement_has_no_share_explained() -> None:
     fit = explain(np.array([[0.0, 0.0], [1.0, 0.0]]), np.ones((2, 2, 1)), np.ones(1), np.ones(2))
     assert np.isnan(fit.explained[0]) and np.isfinite(fit.explained[1])
+
+
+def test_large_features_that_nearly_cancel_are_not_zero_where_episodes_terminate() -> None:
+    x = np.random.default_rng(7).normal(size=(300, 2))
+    features = np.concatenate([x + 1e8, 2 * x[:, :1] + 2e8, np.full((300, 1), 3.0)], axis=1)
+    directions, _ = moments_of(features, terminated=True).constant_directions()
+    np.testing.assert_allclose(np.abs(directions), [np.array([2, 0, 1, 0]) / np.sqrt(5)], atol=1e-8)
+
+
+def test_features_far_from_zero_are_centred_where_that_is_silent_and_noted_elsewhere() -> None:
+    x = np.random.default_rng(8).normal((1e5, 3.0), size=(200, 2))
+    alive, dying = moments_of(x), moments_of(x, terminated=True)
+    np.testing.assert_allclose(alive.offset(), x.mean(axis=0))
+    np.testing.assert_allclose(alive.offset(beyond=10.0), [x[:, 0].mean(), 0.0])
+    assert dying.offset() is None
+    names = ("far", "near")
+    assert alive.offset_notes(names, centred=True) == ()
+    (as_it_is,) = alive.offset_notes(names, centred=False)
+    (ended,) = dying.offset_notes(names, centred=True)
+    for note in (as_it_is, ended):
+        assert "(far)" in note and "subtract a constant" in note
+    assert "a feature that is one" in ended and "a feature that is one" not in as_it_is

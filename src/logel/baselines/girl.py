@@ -10,7 +10,7 @@ import numpy as np
 
 from logel.data.history import LearningHistory
 from logel.errors import IdentificationError
-from logel.inference.gauge import FeatureMoments, find_gauge
+from logel.inference.gauge_sums import GaugeSums
 from logel.policies.base import Policy
 from logel.policies.cloning import CloneConfig, clone
 from logel.rewards.features import feature_names, featured
@@ -51,9 +51,9 @@ def girl(
         theta = clone([stage], policy, CloneConfig(holdout=0.0), rng=rng).parameters[0]
     jacobian = stage_jacobian(policy, theta, stage, gamma=gamma, baseline=baseline)
     names = feature_names(history, features, jacobian.mean.shape[1])
-    moments = FeatureMoments()
-    moments.add(stage)
-    basis = find_gauge([jacobian], np.ones(1), moments, names).identified
+    sums = GaugeSums(gamma)
+    sums.add(stage)
+    basis = sums.gauge(names, bootstrap=False).identified
     if basis.shape[1] == 0:
         raise IdentificationError("no direction of the weights is identified in the last stage")
     weights = basis @ np.linalg.svd(jacobian.mean @ basis)[2][-1]

@@ -109,6 +109,7 @@ class Asked:
     feature_names: tuple[str, ...]
     complete: bool
     clones: Sequence[CloneFacts] | None
+    notes: tuple[str, ...] = ()
 
 
 def answer(found: Found, gauge: Gauge, asked: Asked) -> RewardEstimate:
@@ -170,7 +171,7 @@ def _notes(found: Found, asked: Asked, *, known: bool) -> tuple[str, ...]:
         "maximum likelihood": asked.intervals and not known,
     }
     chosen = [note for note, holds in said.items() if holds]
-    return (*chosen, *_about_the_fit(found), *found.notes)
+    return (*chosen, *_about_the_fit(found), *found.notes, *asked.notes)
 
 
 def _about_the_fit(found: Found) -> list[str]:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = "logel-estimate"
-# 2 added `planning`; files of version 1 are read as estimates without it.
-FORMAT_VERSION = 2
+# 2 added `planning`; files of version 1 are read as estimates without it. 3 gives every direction
+# of the gauge a reason of its own; before, one stood for all.
+FORMAT_VERSION = 3
 _MAX_BYTES = 256 * 2**20
 
 
@@ -111,18 +112,22 @@ class RewardEstimate:
         return np.stack([self.weights - reach, self.weights + reach], axis=1)
 
     def _with_poles(self, ends: Float, level: float) -> Float:
-        """Extend intervals to +-1 where the cone of likely directions contains that axis.
+        """Extend intervals as far as unit weights go if the cone of likely ones goes there.
 
         A unit vector's largest component can only be overestimated by its draws; quantiles alone
-        would never contain a reward that is a single feature.
+        would never contain a reward that is a single feature. The unit vector with most of a
+        feature is that feature's identified part, and as much as is identified is the most.
         """
         assert self.draws is not None
         if not np.linalg.norm(self.weights) > 0:
             return ends
         reach = float(np.quantile(self.draws @ self.weights, 1 - level))
+        most = np.sqrt(np.clip(1 - (self.gauge.directions**2).sum(axis=0), 0, None))
+        seen = most > 1e-6
+        cosine = self.weights / np.where(seen, most, np.inf)
+        up, down = (seen & (sign * cosine >= max(reach, 0.0)) for sign in (1, -1))
         ends = ends.copy()
-        ends[self.weights >= max(reach, 0.0), 1] = 1.0
-        ends[-self.weights >= max(reach, 0.0), 0] = -1.0
+        ends[up, 1], ends[down, 0] = most[up], -most[down]
         return ends
 
     def probability_positive(self) -> Float:
@@ -238,7 +243,7 @@ class RewardEstimate:
             "notes": list(self.notes),
             "gauge": {
                 "directions": self.gauge.directions,
-                "reason": self.gauge.reason,
+                "reasons": list(self.gauge.reasons),
                 "weak": self.gauge.weak,
             },
             "fit": {
@@ -285,12 +290,7 @@ class RewardEstimate:
                 scale=str(raw["scale"]),
                 status=Status[raw["status"]],
                 notes=tuple(str(note) for note in raw["notes"]),
-                gauge=Gauge(
-                    names,
-                    _array(raw["gauge"]["directions"], (len(raw["gauge"]["directions"]), q)),
-                    str(raw["gauge"]["reason"]),
-                    _array(raw["gauge"]["weak"], (len(raw["gauge"]["weak"]), q)),
-                ),
+                gauge=_gauge(raw["gauge"], names),
                 fit=Fit(
                     _array(raw["fit"]["explained"], (m,)),
                     _array(raw["fit"]["cosines"], (m,)),
@@ -350,6 +350,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.integer):
         return int(value)
     return value
+
+
+def _gauge(raw: Mapping[str, Any], names: tuple[str, ...]) -> Gauge:
+    """Read a gauge; before version 3 one reason stood for all directions."""
+    directions, weak = (
+        _array(raw[name], (len(raw[name]), len(names))) for name in ("directions", "weak")
+    )
+    reasons = [str(r) for r in raw["reasons"]] if "reasons" in raw else str(raw["reason"])
+    gauge = Gauge(names, directions, reasons, weak)
+    if len(gauge.reasons) != gauge.n:
+        raise ValueError(f"{gauge.n} directions of the gauge have {len(gauge.reasons)} reasons")
+    return gauge
 
 
 def _array(values: Any, shape: tuple[int, ...]) -> Float:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 # Chosen so that a true gauge direction escapes detection about once in a thousand histories.
 _NOISE_SIGMAS = 3.0
+# Spreads from zero beyond which a feature's offset is worth a warning: three digits are lost.
+_FAR = 1e3
+# Ranges of a feature from zero at which its level is an accident of its units.
+FAR_LEVEL = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +33,7 @@ class Gauge:
         feature_names: q names.
         directions: Orthonormal rows, shape (k, q): combinations without any effect. Estimated
             weights have no component along them.
-        reason: Why these have no effect.
+        reasons: Why each of these has no effect; one string stands for all of them.
         weak: Orthonormal rows, shape (j, q): combinations whose estimated effect on the parameters
             is no larger than its own sampling noise. Weights along them are kept, but are mostly
             noise: more episodes would tell.
@@ -37,8 +41,12 @@ class Gauge:
 
     feature_names: tuple[str, ...]
     directions: Float
-    reason: str
+    reasons: Sequence[str]
     weak: Float
+
+    def __post_init__(self) -> None:
+        if isinstance(self.reasons, str):
+            object.__setattr__(self, "reasons", (self.reasons,) * len(self.directions))
 
     @property
     def identified(self) -> Float:
@@ -61,8 +69,8 @@ class Gauge:
     def describe(self) -> list[str]:
         """One sentence per direction, by feature name."""
         none = [
-            f"{_combination(row, self.feature_names)} is not identified: {self.reason}"
-            for row in self.directions
+            f"{_combination(row, self.feature_names)} is not identified: {reason}"
+            for row, reason in zip(self.directions, self.reasons, strict=True)
         ]
         return none + [
             f"{_combination(row, self.feature_names)} is hardly identified: its effect cannot be "
@@ -83,7 +91,17 @@ def _combination(row: Float, names: Sequence[str]) -> str:
 
 @dataclass
 class FeatureMoments:
-    """Streamed moments of the features, to find combinations that never vary."""
+    """Streamed moments of the features, to find combinations that never vary.
+
+    Attributes:
+        count: Rows seen.
+        mean: Of every feature, shape (q,).
+        scatter: Sums of products of deviations from the mean, shape (q, q).
+        any_terminated: Whether any episode terminated.
+        low: Smallest value of every feature.
+        high: Largest value.
+        origin: Mean of the first stage: a point not far from any, known from the beginning.
+    """
 
     count: int = 0
     mean: Float | None = None
@@ -91,6 +109,7 @@ class FeatureMoments:
     any_terminated: bool = False
     low: Float | None = None
     high: Float | None = None
+    origin: Float | None = None
 
     def add(self, stage: Stage) -> None:
         """Include a stage's features (Chan's parallel update, stable for large offsets)."""
@@ -99,7 +118,7 @@ class FeatureMoments:
         mean = x.mean(axis=0)
         scatter = (x - mean).T @ (x - mean)
         if self.mean is None or self.scatter is None:
-            self.mean, self.scatter = mean, scatter
+            self.mean, self.scatter, self.origin = mean, scatter, mean
         else:
             shift = mean - self.mean
             share = len(x) / (self.count + len(x))
@@ -110,11 +129,29 @@ class FeatureMoments:
         self.count += len(x)
         self.any_terminated |= bool(stage.terminated.any())
 
+    @property
+    def largest(self) -> Float:
+        """Largest size of every feature, shape (q,)."""
+        assert self.low is not None and self.high is not None
+        return np.maximum(np.abs(self.low), np.abs(self.high))
+
+    @property
+    def spread(self) -> Float:
+        """Standard deviation of every feature, shape (q,); 0 where it is rounding."""
+        assert self.mean is not None and self.scatter is not None
+        spread = np.sqrt(np.diagonal(self.scatter) / self.count)
+        return np.where(spread <= 1e-9 * np.abs(self.mean), 0.0, spread)
+
+    @property
+    def scale(self) -> Float:
+        """A unit for every feature, shape (q,): its spread, its size if constant, 1 if zero."""
+        size = np.where(self.largest > 0, self.largest, 1.0)
+        return np.where(self.spread > 0, self.spread, size)
+
     def ranges(self) -> Float:
         """Range of every feature, shape (q,); its size where it is constant."""
         assert self.low is not None and self.high is not None
-        largest = np.maximum(np.abs(self.low), np.abs(self.high))
-        constant = np.where(largest > 0, largest, 1.0)
+        constant = np.where(self.largest > 0, self.largest, 1.0)
         return np.where(self.high > self.low, self.high - self.low, constant)
 
     def constant_directions(self) -> tuple[Float, str]:
@@ -124,41 +161,79 @@ class FeatureMoments:
         the same. Once some terminate, it pays for lasting longer, and only a combination that is
         always zero stays silent.
         """
-        assert self.mean is not None and self.scatter is not None
-        moment, reason = self.scatter, "it is constant along every trajectory"
-        if self.any_terminated:
-            moment = self.scatter + self.count * np.outer(self.mean, self.mean)
-            reason = "it is zero along every trajectory"
-        spread = np.sqrt(np.diagonal(moment) / self.count)
+        assert self.mean is not None
+        rows = self._level_directions()
+        if not self.any_terminated:
+            return rows, "it is constant along every trajectory"
+        # What does not vary is zero if its mean is: seen from the mean, combinations of large
+        # features that nearly cancel are not taken for zero.
+        level = rows @ self.mean
+        level[np.abs(level) <= 1e-9 * np.abs(rows) @ self.largest] = 0.0
+        if level.any():
+            rows = np.linalg.svd(level[None])[2][1:] @ rows
+        return rows, "it is zero along every trajectory"
+
+    def _level_directions(self) -> Float:
+        """Directions whose feature never varies, orthonormal rows."""
+        assert self.scatter is not None
         # Features that are constant by themselves come first: whatever their size, each is a
         # direction of its own. The rest are compared in units of their spread.
-        silent = spread <= 1e-9 * (0.0 if self.any_terminated else np.abs(self.mean))
-        alone = np.eye(len(spread))[silent]
-        scale = np.where(silent, 1.0, spread)
-        together = moment / self.count / np.outer(scale, scale)
-        values, vectors = np.linalg.eigh(together[np.ix_(~silent, ~silent)])
-        null = np.zeros((int((values <= 1e-12 * len(spread)).sum()), len(spread)))
-        null[:, ~silent] = (vectors[:, : len(null)] / scale[~silent, None]).T
+        silent = self.spread == 0
+        alone = np.eye(len(silent))[silent]
+        scale = self.spread[~silent]
+        together = self.scatter[np.ix_(~silent, ~silent)] / self.count / np.outer(scale, scale)
+        values, vectors = np.linalg.eigh(together)
+        null = np.zeros((int((values <= 1e-12 * len(silent)).sum()), len(silent)))
+        null[:, ~silent] = (vectors[:, : len(null)] / scale[:, None]).T
         null /= np.maximum(np.linalg.norm(null, axis=1, keepdims=True), np.finfo(float).tiny)
-        return _orthonormal_rows(np.concatenate([alone, null])), reason
+        return orthonormal_rows(np.concatenate([alone, null]))
+
+    def offset(self, *, beyond: float = 0.0) -> Float | None:
+        """What can be taken off the features without any effect, shape (q,), or None.
+
+        Where no episode terminates a constant is silent, and features far from zero lose digits:
+        their own, and those of every value they add up to.
+
+        Args:
+            beyond: Ranges of a feature that its mean must be from zero to be taken off.
+        """
+        assert self.mean is not None
+        if self.any_terminated:
+            return None
+        return np.where(np.abs(self.mean) > beyond * self.ranges(), self.mean, 0.0)
+
+    def offset_notes(self, names: Sequence[str], *, centred: bool) -> tuple[str, ...]:
+        """A warning where features lie so far from zero that estimates suffer."""
+        assert self.mean is not None
+        if centred and not self.any_terminated:
+            return ()
+        varying = self.spread > 0
+        far = varying & (np.abs(self.mean) > _FAR * np.where(varying, self.spread, 1.0))
+        if not far.any():
+            return ()
+        listed = ", ".join(name for name, is_far in zip(names, far, strict=True) if is_far)
+        return (
+            f"features far from zero for how much they vary ({listed}) cost accuracy: subtract a "
+            "constant from them"
+            + (", and add a feature that is one to stand for it" if self.any_terminated else ""),
+        )
 
 
-def find_gauge(
-    jacobians: Sequence[StageJacobian],
-    learning_rates: Float,
-    moments: FeatureMoments,
-    feature_names: tuple[str, ...],
-) -> Gauge:
-    """Directions of the weights that move no parameter, or none beyond the Jacobians' own noise.
+def find_gauge(jacobians: Sequence[StageJacobian], learning_rates: Float, exact: Gauge) -> Gauge:
+    """Add to what no data can tell what these data can hardly tell.
 
-    Combinations of features that never vary are found exactly. In the rest, the stacked,
-    rate-scaled Jacobians are compared with their sampling noise (the spread over groups of
-    episodes): a direction whose squared size is what noise alone would give is weak.
+    In the directions that are identified, the stacked, rate-scaled Jacobians are compared with
+    their sampling noise (the spread over groups of episodes): a direction whose squared size is
+    what noise alone would give is weak.
+
+    Args:
+        jacobians: Of every step.
+        learning_rates: Of every step, or ones.
+        exact: What no data can tell, see `GaugeSums`.
     """
-    gauge = constant_gauge(moments, feature_names)
-    basis = gauge.identified
+    basis = exact.identified
     if basis.shape[1] == 0 or min(len(j.groups) for j in jacobians) < 3:
-        return gauge
+        return exact
     means = [rate * j.mean @ basis for rate, j in zip(learning_rates, jacobians, strict=True)]
     size = sum(mean.T @ mean for mean in means)
     noise = sum(
@@ -169,13 +244,7 @@ def find_gauge(
     def spread(direction: Float) -> float:
         return _relative_spread(jacobians, learning_rates, direction)
 
-    return replace(gauge, weak=_noise_directions(size, noise, spread, basis))
-
-
-def constant_gauge(moments: FeatureMoments, feature_names: tuple[str, ...]) -> Gauge:
-    """Combinations of features that never vary, and nothing about weak ones."""
-    exact, reason = moments.constant_directions()
-    return Gauge(feature_names, exact, reason, np.zeros((0, len(feature_names))))
+    return replace(exact, weak=_noise_directions(size, noise, spread, basis))
 
 
 def _noise_directions(
@@ -198,7 +267,7 @@ def _noise_directions(
         direction = basis @ vector
         if value <= 1 + _NOISE_SIGMAS * spread(direction):
             found.append(direction)
-    return _orthonormal_rows(np.array(found).reshape(-1, len(basis)))
+    return orthonormal_rows(np.array(found).reshape(-1, len(basis)))
 
 
 @dataclass
@@ -286,11 +355,12 @@ def _noise_spread(concentration: float, n_groups: int) -> float:
     return float(np.sqrt(2 * concentration * (1 + 1 / (n_groups - 1))))
 
 
-def _orthonormal_rows(rows: Float) -> Float:
+def orthonormal_rows(rows: Float, *, tolerance: float = 1e-9) -> Float:
+    """Orthonormal rows that span the given ones, up to a relative size taken for rounding."""
     if len(rows) == 0:
         return rows
     _, singular, right = np.linalg.svd(rows, full_matrices=False)
-    return np.asarray(right[singular > 1e-9 * singular.max()])
+    return np.asarray(right[singular > tolerance * singular.max()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,6 +432,20 @@ def direction_error(
     if min(sizes) == 0:
         return float(np.sqrt(2))
     return float(np.linalg.norm(pair[0] / sizes[0] - pair[1] / sizes[1]))
+
+
+def check_identified(gauge: Gauge) -> None:
+    """Refuse features of which no combination has any effect."""
+    if gauge.n < len(gauge.feature_names):
+        return
+    if all("constant" in reason or "zero" in reason for reason in gauge.reasons):
+        raise IdentificationError(
+            "no direction of the weights is identified: every feature is constant; use others"
+        )
+    raise IdentificationError(
+        "no direction of the weights is identified; use other features: "
+        + "; ".join(gauge.describe())
+    )
 
 
 def check_movement(delta: Float) -> None:

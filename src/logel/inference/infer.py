@@ -19,7 +19,7 @@ from logel.errors import IdentificationError, OptionError
 from logel.inference.answer import Asked, CloneFacts, Found, answer
 from logel.inference.estimate import RewardEstimate
 from logel.inference.functions import find_weights, function_steps, words
-from logel.inference.gauge import Gauge, check_movement, constant_gauge
+from logel.inference.gauge import FAR_LEVEL, Gauge, check_movement
 from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
 from logel.inference.path import find_along_path, path_applies
@@ -83,19 +83,14 @@ def infer_reward(
     logger.info("method %s: %d stages, %s with %d parameters", name, len(history), family, d)
     chosen = chosen if intervals else chosen.without_intervals()
     look = watched.look()
-    assert look.moments.mean is not None
-    gauge = constant_gauge(look.moments, watched.names(len(look.moments.mean)))
-    if gauge.n == len(gauge.feature_names):
-        raise IdentificationError(
-            "no direction of the weights is identified: every feature is constant; use others"
-        )
     find = {
         Coordinates.PARAMETERS: _in_parameters,
         Coordinates.FUNCTIONS: _in_functions,
         Coordinates.PATH: _along_path,
     }[Coordinates(chosen.coordinates)]
-    found, gauge, used, clones = find(watched, look, gauge, chosen)
-    asked = Asked(name, used, gamma, seed, intervals, gauge.feature_names, history.complete, clones)
+    found, gauge, used, clones = find(watched, look, chosen)
+    notes = look.seen.moments.offset_notes(look.names, centred=used.centres)
+    asked = Asked(name, used, gamma, seed, intervals, look.names, history.complete, clones, notes)
     return answer(found, gauge, asked)
 
 
@@ -113,9 +108,9 @@ def _choose(method: str | Method, watched: Watched) -> tuple[str, Method]:
 _Outcome = tuple[Found, Gauge, Method, tuple[CloneFacts, ...] | None]
 
 
-def _along_path(watched: Watched, look: Look, gauge: Gauge, method: Method) -> _Outcome:
+def _along_path(watched: Watched, look: Look, method: Method) -> _Outcome:
     """Path, weights and rule together."""
-    found = find_along_path(watched, gauge, look.moments.ranges(), method)
+    found, gauge = find_along_path(watched, look, method)
     return found, gauge, method, None
 
 
@@ -131,8 +126,11 @@ def _path(watched: Watched, method: Method) -> tuple[Float, ClonedPath | None]:
     )
 
 
-def _in_parameters(watched: Watched, look: Look, gauge: Gauge, method: Method) -> _Outcome:
+def _in_parameters(watched: Watched, look: Look, method: Method) -> _Outcome:
     """Parameters move along Jacobians."""
+    gauge = look.gauge(bootstrap=False)
+    if method.centres:
+        watched = replace(watched, offset=look.seen.moments.offset(beyond=FAR_LEVEL))
     parameters, path = _path(watched, method)
     check_movement(np.diff(parameters, axis=0))
     groups = max(min(method.n_groups, look.fewest), 1)
@@ -155,8 +153,10 @@ def _in_parameters(watched: Watched, look: Look, gauge: Gauge, method: Method) -
     return steps.find(gauge), gauge, method, CloneFacts.of_path(path)
 
 
-def _in_functions(watched: Watched, look: Look, gauge: Gauge, method: Method) -> _Outcome:
+def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
     """Policies move as functions, along advantages."""
+    gauge = look.gauge(bootstrap=method.bootstrap)
+    watched = replace(watched, offset=look.seen.moments.offset())
     history, rates = watched.history, watched.history.learning_rates
     parameters, path = _path(watched, method)
     if method.debias is None:

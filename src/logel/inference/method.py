@@ -171,6 +171,15 @@ class Method:
         return replace(self, clone=replace(self.clone, holdout=0.0))
 
     @property
+    def centres(self) -> bool:
+        """Whether constants are taken off the features of episodes that never terminate.
+
+        The paper's own estimators have no baseline in time and take features as they come. That
+        baseline takes constants out, but for digits, and noise where lengths differ.
+        """
+        return self.coordinates is not Coordinates.PARAMETERS or self.baseline is Baseline.TIME
+
+    @property
     def tellable(self) -> bool:
         """Whether clones answer to the data as a maximum does: three steps of Adam do not."""
         return self.clone.method is not CloneMethod.ADAM

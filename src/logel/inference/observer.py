@@ -18,7 +18,7 @@ from logel.data.stage import Episode, Signature, Stage, check_parameters, check_
 from logel.errors import HistoryError, OptionError
 from logel.inference.answer import Asked, CloneFacts, answer
 from logel.inference.estimate import RewardEstimate
-from logel.inference.gauge import FeatureMoments, constant_gauge
+from logel.inference.gauge_sums import GaugeSums
 from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
 from logel.inference.watched import naming
@@ -72,7 +72,7 @@ class Observer:
         self._signature: Signature | None = None
         self._names: tuple[str, ...] = ()
         self._clones: list[CloneFacts] = []
-        self._moments = FeatureMoments()
+        self._seen = GaugeSums(gamma)
         self._steps: ParameterSteps | None = None
         self._n_stages = 0
 
@@ -121,7 +121,7 @@ class Observer:
         if t == 0:
             history = LearningHistory.from_stages([stage], feature_names=self._given_names)
             self._names = feature_names(history, self.features, stage.features.shape[1])
-        self._moments.add(stage)
+        self._seen.add(stage)
         self._steps, self._n_stages = steps, t + 1
         return self._estimate(steps)
 
@@ -170,7 +170,7 @@ class Observer:
 
     def _estimate(self, steps: ParameterSteps) -> RewardEstimate | None:
         """The answer so far, if there is anything to infer from."""
-        gauge = constant_gauge(self._moments, self._names)
+        gauge = self._seen.gauge(self._names, bootstrap=False)
         if not steps.moved or gauge.n == len(self._names):
             return None
         gauge = steps.with_weak(gauge)
@@ -183,6 +183,8 @@ class Observer:
             self._names,
             complete=True,
             clones=None if steps.known else tuple(self._clones),
+            # Whether anything terminates is known at the end alone: features stay as they come.
+            notes=self._seen.moments.offset_notes(self._names, centred=False),
         )
         return answer(steps.find(gauge), gauge, asked)
 

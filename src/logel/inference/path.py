@@ -23,14 +23,15 @@ from logel.inference.choose import (
     feature_basis,
     prior_cost,
 )
-from logel.inference.gauge import Gauge, check_movement, explain
+from logel.inference.gauge import FAR_LEVEL, Gauge, check_movement, explain
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.more_data import Planning
 from logel.inference.smooth import JointFit, expected_covariance, fit_path
 from logel.inference.spread import spread_of, student_draws
 from logel.inference.status import Status
-from logel.inference.watched import Watched
+from logel.inference.watched import Look, Watched
+from logel.policies.base import Policy
 from logel.policies.cloning import CloneConfig, known_or_cloned
 from logel.rules.catalogue import RULES
 from logel.rules.rule import Rule
@@ -38,6 +39,8 @@ from logel.rules.values import DriftingValues
 from logel.types import Float
 from logel.worlds.base import World
 from logel.worlds.choose import pooler
+from logel.worlds.linear import LinearWorld
+from logel.worlds.table import TabularWorld
 
 logger = logging.getLogger(__name__)
 # Work of smoothing a hidden path of m steps of D parameters under all rules, in units of m D^3:
@@ -64,23 +67,31 @@ def path_applies(watched: Watched) -> bool:
     return rows <= (10 * LARGEST_ROWS if known else LARGEST_ROWS)
 
 
-def find_along_path(watched: Watched, gauge: Gauge, ranges: Float, method: Method) -> Found:
-    """Weights, rates, rule and their uncertainty."""
+def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found, Gauge]:
+    """Weights, rates, rule and their uncertainty, and what cannot be told under that rule."""
     if not path_applies(watched):
         raise OptionError(
             "method 'joint' needs a policy family that is linear in few parameters "
             f"({LARGEST_KNOWN} if they are known; hidden, their cube times the steps may reach "
             f"{AFFORDABLE:.2g}) and up to {LARGEST_ROWS} observed times: use 'two-step' for others"
         )
-    basis = feature_basis(gauge, ranges)
+    moments, policy = look.seen.moments, watched.policy
+    names = _among((TabularWorld if policy.tabular else LinearWorld).offers, method)
+    # Q-learners are drawn to what they have not tried by rewards below its first value, zero: the
+    # level of the features is theirs to see, unless it is so far off that it cannot be meant.
+    beyond = FAR_LEVEL if "q-learning" in names else 0.0
+    watched = replace(watched, offset=moments.offset(beyond=beyond))
+    gauge = look.gauge(bootstrap=_life_goes_on(policy, names))
+    basis = feature_basis(gauge, moments.ranges())
     worlds = _Worlds(watched, basis)
-    names = _among(worlds.world.offers, method)
     rng = np.random.default_rng(watched.seed)
     known = watched.known_parameters()
     if known is None:
         found, draw = _smoothed(worlds, names, method)
     else:
         found, draw = _regressed(worlds, names, method, known)
+    # Another of the rules may have heard what the chosen one cannot.
+    gauge = look.gauge(bootstrap=_life_goes_on(policy, [found.rule]))
     found = replace(
         found,
         weights=gauge.project(found.weights),
@@ -90,7 +101,16 @@ def find_along_path(watched: Watched, gauge: Gauge, ranges: Float, method: Metho
     if watched.intervals:
         draws = _or_no_reward(found.gain, basis, draw(method.n_draws, rng), rng)
         found = replace(found, draws=draws - (draws @ gauge.directions.T) @ gauge.directions)
-    return found
+    return found, gauge
+
+
+def _life_goes_on(policy: Policy, names: Iterable[str]) -> bool | None:
+    """Whether the rules look beyond the end of episodes; None if some do and others do not.
+
+    In tables only gradients are those of the observed horizon; elsewhere all rules climb them.
+    """
+    looks = {policy.tabular and name != "gradient" for name in names}
+    return looks.pop() if len(looks) == 1 else None
 
 
 def _among(offered: Iterable[str], method: Method) -> list[str]:

@@ -12,7 +12,8 @@ import numpy as np
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
 from logel.errors import LogelError, OptionError
-from logel.inference.gauge import FeatureMoments
+from logel.inference.gauge import Gauge, check_identified
+from logel.inference.gauge_sums import GaugeSums
 from logel.policies.base import Policy
 from logel.policies.cloning import known_parameters
 from logel.rewards.features import feature_names, featured
@@ -24,7 +25,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """A learner's history as an inference sees it; see `infer_reward` for the arguments."""
+    """A learner's history as an inference sees it; see `infer_reward` for the arguments.
+
+    Attributes:
+        offset: Constants subtracted from the features, shape (q,), see `FeatureMoments.offset`.
+    """
 
     history: LearningHistory
     policy: Policy
@@ -34,13 +39,14 @@ class Watched:
     intervals: bool
     seed: int
     report: Progress
+    offset: Float | None = None
 
     def stages(self) -> Iterator[Stage]:
         """The stages with features, checked against the policy; errors name the stage."""
         for t, stage in enumerate(self.history):
             with naming(t):
                 self.policy.check(stage)
-                stage = featured(stage, self.features, t)
+                stage = featured(stage, self.features, t, self.offset)
             yield stage
 
     def without(self, group: int, n_groups: int) -> Iterator[Stage]:
@@ -52,18 +58,15 @@ class Watched:
 
     def look(self) -> Look:
         """Go through all stages once."""
-        moments, scale, fewest = FeatureMoments(), ScaleSums(), self.history[0].n_episodes
+        seen, scale, fewest = GaugeSums(self.gamma), ScaleSums(), self.history[0].n_episodes
         for t, stage in enumerate(self.stages()):
-            moments.add(stage)
+            seen.add(stage)
             scale.add(stage)
             fewest = min(fewest, stage.n_episodes)
             logger.info("stage %d: %d episodes, %d steps", t, stage.n_episodes, stage.n_steps)
             self.report("reading", t + 1, len(self.history))
-        return Look(moments, scale.scale(), fewest)
-
-    def names(self, n_features: int) -> tuple[str, ...]:
-        """Of the features."""
-        return feature_names(self.history, self.features, n_features)
+        names = feature_names(self.history, self.features, len(seen.moments.scale))
+        return Look(names, seen, scale.scale(), fewest)
 
     def known_parameters(self) -> Float | None:
         """Of every stage, (m + 1, d), or None if they are not known or not wanted."""
@@ -86,11 +89,19 @@ class Look:
     """What one pass over all stages shows.
 
     Attributes:
-        moments: Of the features.
+        names: Of the features.
+        seen: Sums over the features, and what the gauge needs.
         scale: Of the observations.
         fewest: Episodes of the stage that has the fewest.
     """
 
-    moments: FeatureMoments
+    names: tuple[str, ...]
+    seen: GaugeSums
     scale: StateScale
     fewest: int
+
+    def gauge(self, *, bootstrap: bool | None) -> Gauge:
+        """What no data can tell; refused if that is everything. See `GaugeSums.gauge`."""
+        gauge = self.seen.gauge(self.names, bootstrap=bootstrap)
+        check_identified(gauge)
+        return gauge

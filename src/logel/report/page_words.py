@@ -209,8 +209,10 @@ def gauge_sentences(estimate: RewardEstimate) -> list[str]:
     """What is not identified, and what hardly, one short sentence for each direction."""
     gauge, most = estimate.gauge, _MOST_COMBINATIONS
     told = [
-        f"Not identified: {found.phrase()}; {clean(gauge.reason)}."
-        for found in combinations(gauge.directions, estimate)
+        f"Not identified: {found.phrase()}; {clean(reason)}."
+        for found, reason in zip(
+            combinations(gauge.directions, estimate), gauge.reasons, strict=True
+        )
     ]
     told += [
         f"Hardly identified: {found.phrase()}; its effect cannot be told from the sampling noise "
@@ -262,10 +264,11 @@ def status_advice(estimate: RewardEstimate) -> str:
 def next_steps(estimate: RewardEstimate) -> list[str]:
     """What to do next, most pressing first."""
     gauge = estimate.gauge
-    unidentified = combinations(gauge.directions[:_MOST_COMBINATIONS], estimate)
+    rows, reasons = gauge.directions[:_MOST_COMBINATIONS], gauge.reasons[:_MOST_COMBINATIONS]
+    unidentified = zip(combinations(rows, estimate), reasons, strict=True)
     steps = [
         STATUS_WORDS[estimate.status].step,
-        *(found.step(clean(gauge.reason)) for found in unidentified),
+        *(found.step(clean(reason)) for found, reason in unidentified),
         *_weak_steps(estimate),
         _cosine_step(estimate),
         *_planning_steps(estimate),

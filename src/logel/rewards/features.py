@@ -8,7 +8,7 @@ classes here cover the paper's experiments and compose. To add one, write a froz
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -193,13 +193,22 @@ def feature_names(history: LearningHistory, features: Any, n_features: int) -> t
     return tuple(names)
 
 
-def featured(stage: Stage, features: Any, index: int) -> Stage:
-    """The stage with features: recorded ones, or computed when a callable is given."""
+def featured(stage: Stage, features: Any, index: int, offset: Float | None = None) -> Stage:
+    """The stage with features: recorded ones, or computed when a callable is given.
+
+    Args:
+        stage: A stage of a history.
+        features: The callable, or None.
+        index: Of the stage, to name it in errors.
+        offset: Constants to subtract, shape (q,), see `FeatureMoments.offset`.
+    """
     if features is not None:
-        return stage.with_features(features)
+        stage = stage.with_features(features)
     if stage.features is None:
         raise OptionError(
             f"stage {index} has no recorded features: pass features=, a callable of "
             "(observations, actions, next_observations)"
         )
-    return stage
+    if offset is None:
+        return stage
+    return replace(stage, features=stage.features.astype(float) - offset)

@@ -66,7 +66,7 @@ def critic_rows(
     if bootstrap and last_states is not None:
         following[ends[~terminated]] = last_states[~terminated]
     errors += gamma * following
-    if bootstrap and last_states is None:
+    if bootstrap and last_states is None and gamma > 0:
         own[ends[~terminated]] = 0.0
         errors[ends[~terminated]] = 0.0
     discount = gamma * trace
