@@ -26,7 +26,7 @@ from logel.inference.method import METHODS
 
 
 def bins(place: Any) -> Any:
-    return np.clip(((place + 2) * 1.5).astype(int), 0, 5)
+    return np.clip((place + 2).astype(int), 0, 3)
 
 
 def column(place: Any) -> Any:
@@ -39,7 +39,7 @@ def with_one(observations: Any) -> Any:
 
 
 FAMILIES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-    "table": (TabularSoftmax(6, 3), bins),
+    "table": (TabularSoftmax(4, 3), bins),
     "linear-softmax": (LinearSoftmax(2, 3, feature_map=with_one), column),
     "linear-gaussian": (LinearGaussian(2, 1, sigma=0.5, feature_map=with_one), column),
     "network-gaussian": (MLPGaussian(1, 1, hidden=(4,)), column),
@@ -50,7 +50,9 @@ FAMILIES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 @cache
 def practised(family: str, known: bool, rated: bool, seed: int = 0) -> LearningHistory:
     policy, observe = FAMILIES[family]
-    return Practice(seed=seed).history(policy, observe, known=known, rated=rated)
+    return Practice(seed=seed, n_stages=7, n_episodes=12, length=6).history(
+        policy, observe, known=known, rated=rated
+    )
 
 
 @cache

@@ -96,14 +96,14 @@ def check_determinism(case: Case, estimate: RewardEstimate) -> None:
 
 
 def check_without_intervals(case: Case, estimate: RewardEstimate) -> None:
-    """Cheaper, and the same weights."""
+    """The same weights from no more than two readings of every stage, and no intervals."""
     reads = _Counting(case.history.source)
     quick = case.ask(intervals=False, history=replace(case.history, source=reads))
     np.testing.assert_allclose(quick.weights, estimate.weights, rtol=1e-7, atol=1e-9)
     assert np.isnan(quick.interval()).all(), "intervals that nobody asked for"
-    slow = _Counting(case.history.source)
-    case.ask(history=replace(case.history, source=slow))
-    assert reads.count <= slow.count, f"{reads.count} reads of stages instead of {slow.count}"
+    # Some look at the first stage once more, to see what kind of history this is.
+    most = 3 * len(case.history) + 3
+    assert reads.count <= most, f"{reads.count} readings of {len(case.history)} stages"
 
 
 def check_known_rates(case: Case, estimate: RewardEstimate) -> None:
@@ -112,24 +112,25 @@ def check_known_rates(case: Case, estimate: RewardEstimate) -> None:
     if rates is None or estimate.scale != "known learning rates":
         return
     half = case.ask(history=replace(case.history, learning_rates=2 * rates))
-    np.testing.assert_allclose(2 * half.weights, estimate.weights, rtol=1e-3, atol=1e-6)
+    _close(2 * half.weights, estimate, "known rates twice as large")
 
 
 def check_units(case: Case, estimate: RewardEstimate) -> None:
-    """A feature in other units has its weight in theirs, and nothing else changes."""
+    """A feature in other units has its weight in theirs; a constant added to it says nothing.
+
+    The latter where all episodes last as long, but for gradients without a baseline, which are
+    noisier for it.
+    """
     if estimate.gauge.n:
         return
+    ends = any(stage.terminated.any() for stage in case.history)
+    constant = 0.0 if case.raw_gradients or ends else 100.0
     units = np.linspace(0.5, 20.0, len(estimate.weights))
-    other = case.ask(history=_refeatured(case.history, lambda x: x * units)).weights * units
-    _same_direction(other, estimate, case, "units of the features")
-
-
-def check_constants(case: Case, estimate: RewardEstimate) -> None:
-    """A constant added to a feature of episodes that all last as long says nothing."""
-    if case.raw_gradients or any(stage.terminated.any() for stage in case.history):
-        return
-    added = case.ask(history=_refeatured(case.history, lambda x: x + 100.0))
-    _same_direction(added.weights, estimate, case, "constants added to the features")
+    other = case.ask(history=_refeatured(case.history, lambda x: units * (x + constant)))
+    weights = other.weights * units
+    if estimate.scale == "unit norm":
+        weights = weights / np.linalg.norm(weights)
+    _close(weights, estimate, "units of the features")
 
 
 def check_order(case: Case, estimate: RewardEstimate) -> None:
@@ -140,33 +141,24 @@ def check_order(case: Case, estimate: RewardEstimate) -> None:
         return stage.take(rng.permutation(stage.n_episodes))
 
     other = case.ask(history=_mapped(case.history, shuffled))
-    gap = np.abs(other.weights - estimate.weights)
-    room = 1e-6 + np.nan_to_num(estimate.standard_errors)
-    assert (gap <= room).all(), f"the order of episodes moves the weights by {gap}"
+    _close(other.weights, estimate, "the order of the episodes")
 
 
-def check_duplicates(case: Case, estimate: RewardEstimate) -> None:
-    """A feature given twice is named as such, and both copies share its weight."""
-    twice = case.ask(
+def check_gauge(case: Case, estimate: RewardEstimate) -> None:
+    """A feature given twice, and one that is always zero, are named; neither gains by it."""
+    more = case.ask(
         history=_refeatured(
-            case.history, lambda x: np.concatenate([x, x[:, :1]], axis=1), more=("copy",)
+            case.history,
+            lambda x: np.concatenate([x, x[:, :1], 0 * x[:, :1]], axis=1),
+            more=("copy", "silent"),
         )
     )
-    assert twice.gauge.n == estimate.gauge.n + 1, "a duplicated feature was not found out"
-    np.testing.assert_allclose(twice.weights[0], twice.weights[-1], atol=1e-6)
-    assert any("copy" in sentence for sentence in twice.gauge.describe())
-    assert twice.rank <= len(twice.weights) - 1
-
-
-def check_silent_feature(case: Case, estimate: RewardEstimate) -> None:
-    """A feature that is always zero is named, and gets no weight."""
-    silent = case.ask(
-        history=_refeatured(
-            case.history, lambda x: np.concatenate([x, 0 * x[:, :1]], axis=1), more=("silent",)
-        )
-    )
-    assert silent.gauge.n == estimate.gauge.n + 1
-    np.testing.assert_allclose(silent.weights[-1], 0.0, atol=1e-9)
+    assert more.gauge.n == estimate.gauge.n + 2, f"found: {more.gauge.describe()}"
+    np.testing.assert_allclose(more.weights[0], more.weights[-2], atol=1e-6)
+    np.testing.assert_allclose(more.weights[-1], 0.0, atol=1e-9)
+    told = " ".join(more.gauge.describe())
+    assert "copy" in told and "silent" in told
+    assert more.rank <= len(more.weights) - 2
 
 
 def check_observer(case: Case, estimate: RewardEstimate) -> None:
@@ -208,10 +200,8 @@ CHECKS: tuple[Callable[[Case, RewardEstimate], None], ...] = (
     check_without_intervals,
     check_known_rates,
     check_units,
-    check_constants,
     check_order,
-    check_duplicates,
-    check_silent_feature,
+    check_gauge,
     check_observer,
 )
 
@@ -258,8 +248,12 @@ def _refeatured(
     )
 
 
-def _same_direction(other: Float, estimate: RewardEstimate, case: Case, what: str) -> None:
-    """Directions agree to rounding, or to a little where iterations stop early."""
-    a, b = (w / max(float(np.linalg.norm(w)), 1e-300) for w in (other, estimate.weights))
-    gap = float(np.linalg.norm(a - b))
-    assert gap <= 1e-3, f"{what} move the direction of the weights by {gap:.2g}"
+def _close(weights: Float, estimate: RewardEstimate, what: str) -> None:
+    """Weights agree as far as they are known.
+
+    Exactly they cannot: which episodes form a group, where iterations stop, and what prior the
+    schedules of rates have, all move them within their uncertainty.
+    """
+    gap = np.abs(weights - estimate.weights)
+    room = 1e-6 * np.abs(estimate.weights).max() + 3 * np.nan_to_num(estimate.standard_errors)
+    assert (gap <= room).all(), f"{what}: weights move by {gap}, known to {room / 3}"
