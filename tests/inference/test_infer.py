@@ -24,7 +24,7 @@ GRID = GridMap.parse("..b\n.d.\no.g")
 MDP = gridworld_mdp(GRID, gamma=0.9)
 TRUTH = grid_weights(MDP.feature_names)
 POLICY = TabularSoftmax(9, 4)
-SIMPLE = Method(baseline="time", shared_rate=True)
+SIMPLE = Method(baseline="time", rates="shared")
 
 
 def watched(seed: int = 0, **options: Any) -> LearningHistory:
@@ -55,7 +55,7 @@ def test_networks_start_from_the_seed() -> None:
             for stage in history
         ]
     )
-    method = replace(METHODS["authors"], shared_rate=True)
+    method = replace(METHODS["authors"], rates="shared")
     texts = [
         infer_reward(one_hot, policy, gamma=0.9, method=method, intervals=False, seed=s).to_json()
         for s in (0, 0, 1)
@@ -331,7 +331,7 @@ def test_termination_makes_living_itself_identifiable() -> None:
             episodes.append(Episode(np.zeros(n + 1, int), actions, np.ones((n, 1)), over.any()))
         stages.append(Stage.from_episodes(episodes, np.array([theta])))
     history = LearningHistory.from_stages(stages, feature_names=["alive"])
-    estimate = infer_reward(history, policy, gamma=0.9, method=Method(shared_rate=True))
+    estimate = infer_reward(history, policy, gamma=0.9, method=Method(rates="shared"))
     assert estimate.gauge.n == 0 and estimate.status is Status.OK
     assert estimate.weights[0] == pytest.approx(1.0)
 
@@ -388,6 +388,6 @@ def test_weights_that_vanish_are_not_called_solved() -> None:
             )
         )
     history = LearningHistory.from_stages(stages)
-    method = Method(nonnegative=True, shared_rate=True)
+    method = Method(nonnegative=True, rates="shared")
     estimate = infer_reward(history, policy, gamma=0.9, method=method)
     assert not estimate.weights.any() and estimate.status is Status.UNEXPLAINED

@@ -13,7 +13,7 @@ from logel.envs.parametric import FeaturisedMDP, LinearControl
 from logel.envs.tabular import random_mdp
 from logel.errors import OptionError
 from logel.inference.gauge import direction_error
-from logel.inference.infer import JointMethod, infer_reward
+from logel.inference.infer import Method, infer_reward
 from logel.inference.status import Status
 from logel.learners.gradient_ascent import GradientAscent, ParameterWalk, observe_parametric
 from logel.policies.networks import MLPGaussian
@@ -104,11 +104,11 @@ def test_drifting_parameters_are_not_explained(known: bool) -> None:
 def test_models_must_fit_the_family() -> None:
     world, truth = featurised(0)
     history = watched(world, GradientAscent(), truth, seed=0, n_steps=2)
-    with pytest.raises(OptionError, match="none of the learner models"):
+    with pytest.raises(OptionError, match="none of the rules"):
         infer_reward(
-            history, world.policy, gamma=world.gamma, method=JointMethod(models=("soft-value",))
+            history, world.policy, gamma=world.gamma, method=Method.named("joint", models=("soft-value",))
         )
-    only = JointMethod(models=("adam",))
+    only = Method.named("joint", models=("adam",))
     estimate = infer_reward(history, world.policy, gamma=world.gamma, method=only)
     assert list(estimate.models) == ["adam"]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,9 +16,23 @@ from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.tabular import feature_jacobian, random_mdp
 from logel.errors import IdentificationError, OptionError
 from logel.inference.gauge import direction_error
-from logel.inference.regress import objective, solve, solve_learning_rates, solve_weights
+from logel.inference.regress import (
+    FUNCTION_MARGIN,
+    PARAMETER_MARGIN,
+    Margin,
+    evidence_ridge,
+    log_evidence,
+    objective,
+    solve,
+    solve_learning_rates,
+    solve_weights,
+    without_noise,
+)
 from logel.inference.status import Status
 from logel.inference.steps import Steps, compress
+
+
+seeds = st.integers(0, 2**32 - 1)
 
 
 def problem(
@@ -348,6 +364,117 @@ def test_non_negative_weights_against_scipy(seed: int, ridge: float) -> None:
     expected = scipy.optimize.nnls(matrix, target)[0]
     found = solve(compress(delta, design), rates, ridge=ridge, nonnegative=True)
     np.testing.assert_allclose(found.weights, expected, atol=1e-9)
+
+
+# --- noise taken out ------------------------------------------------------------------------
+
+
+def test_subtracting_noise_removes_the_bias_of_the_weights() -> None:
+    rng = np.random.default_rng(1)
+    truth, found = np.array([1.0, -1.0]), []
+    for subtract in (False, True):
+        errors = []
+        for m in (20, 2000):
+            true = rng.normal(size=(m, 6, 2)) * [1.0, 0.5]
+            noisy = true + 0.7 * rng.normal(size=true.shape)
+            steps = compress(true @ truth, noisy)
+            noise = np.zeros((m, 3, 3))
+            noise[:, :2, :2] = 0.49 * 6 * np.eye(2)
+            steps = replace(steps, noise=noise if subtract else None)
+            errors.append(np.linalg.norm(solve(steps, shared_rate=True).weights - truth))
+        found.append(errors)
+    (_, floor), (early, late) = found
+    assert floor > 0.4 and late < 0.1 < 0.3 * floor and late < early
+
+
+@pytest.mark.parametrize("margin", [PARAMETER_MARGIN, FUNCTION_MARGIN], ids=["both", "square"])
+@given(seed=seeds, factor=st.floats(0.0, 50.0))
+def test_subtracting_keeps_the_equations_definite(
+    margin: Margin, seed: int, factor: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    steps = compress(rng.normal(size=(3, 5)), rng.normal(size=(3, 5, 2)))
+    root = rng.normal(size=(3, 3))
+    noise = np.broadcast_to(factor * root @ root.T, (3, 3, 3)).copy()
+    steps = replace(steps, noise=noise)
+    rates = np.array([1.0, 2.0, 0.5])
+    matrix, target, share = without_noise(steps, rates, margin=margin)
+    scale = rates[:, None, None] * steps.design
+    normal = np.einsum("mri,mrj->ij", scale, scale)
+    taken = np.einsum("m,mij->ij", rates**2, noise[:, :2, :2])
+    generalised = np.linalg.eigvals(np.linalg.solve(normal, matrix.T @ matrix)).real
+    assert generalised.min() >= margin.left - 1e-8
+    assert 0 < share <= 1
+    if share == 1:
+        np.testing.assert_allclose(
+            matrix.T @ matrix, normal - taken, atol=1e-8 * np.abs(normal).max()
+        )
+        right = np.einsum("mri,mr->i", scale, steps.delta)
+        right -= np.einsum("m,mi->i", rates, noise[:, :2, 2])
+        np.testing.assert_allclose(matrix.T @ target, right, atol=1e-7 * np.abs(right).max())
+    weights, _ = solve_weights(steps, rates, nonnegative=True)
+    assert (weights >= 0).all()
+    assert np.isfinite(solve(steps, epsilon=0.1, max_iterations=20).learning_rates).all()
+
+
+def test_merged_steps_stand_for_all_of_them() -> None:
+    rng = np.random.default_rng(2)
+    steps = compress(rng.normal(size=(4, 6)), rng.normal(size=(4, 6, 3)))
+    steps = replace(steps, noise=np.broadcast_to(0.01 * np.eye(4), (4, 4, 4)).copy())
+    rates = rng.uniform(0.5, 2, size=4)
+    merged = steps.merged(rates)
+    one, two = solve(steps, rates), solve(merged, np.ones(1))
+    np.testing.assert_allclose(one.weights, two.weights, rtol=1e-10)
+    assert merged.n_parameters == 24 and one.share == two.share == 1
+    basis = np.linalg.qr(rng.normal(size=(3, 2)))[0]
+    assert merged.projected(basis).noise.shape == (1, 3, 3)  # type: ignore[union-attr]
+    assert steps.part(1).n_steps == 1
+    np.testing.assert_array_equal(steps.part(3).delta[0], steps.delta[3])
+
+
+# --- strength by evidence --------------------------------------------------------------------
+
+
+def simulated(
+    rng: np.random.Generator, rates: np.ndarray, *, d: int = 12, q: int = 3, noise: float = 0.3
+) -> tuple[Steps, np.ndarray, np.ndarray, np.ndarray]:
+    design, weights = rng.normal(size=(len(rates), d, q)), rng.normal(size=q)
+    delta = rates[:, None] * (design @ weights) + noise * rng.normal(size=(len(rates), d))
+    return compress(delta, design), delta, design, weights
+
+
+@given(seed=seeds, ridge=st.floats(1e-3, 1e3))
+def test_evidence_is_the_marginal_likelihood(seed: int, ridge: float) -> None:
+    rng = np.random.default_rng(seed)
+    rates = rng.uniform(0.5, 2, size=3)
+    steps, delta, design, _ = simulated(rng, rates, d=5)
+    x, y = (rates[:, None, None] * design).reshape(15, 3), delta.reshape(15)
+    shape = np.eye(15) + x @ x.T / ridge
+    # The scale of the noise where the likelihood is largest, by its closed form.
+    scale = y @ np.linalg.solve(shape, y) / 15
+    brute = scipy.stats.multivariate_normal(np.zeros(15), scale * shape).logpdf(y)
+    constant = -0.5 * 15 * (1 + np.log(2 * np.pi))
+    assert log_evidence(steps, rates, ridge) + constant == pytest.approx(brute, abs=1e-6)
+
+
+def test_the_evidence_ridge_is_the_best_of_a_fine_grid() -> None:
+    rng = np.random.default_rng(0)
+    steps, *_ = simulated(rng, np.ones(4), noise=2.0)
+    grid = np.exp(np.linspace(-12, 12, 4001))
+    best = grid[np.argmax(log_evidence(steps, np.ones(4), grid))]
+    assert evidence_ridge(steps, np.ones(4)) == pytest.approx(best, rel=0.01)
+
+
+def test_the_evidence_ridge_lowers_the_error_of_noisy_weights() -> None:
+    errors = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        steps, _, _, weights = simulated(rng, np.ones(1), d=8, q=6, noise=3.0)
+        ridge = evidence_ridge(steps, np.ones(1))
+        found = [solve(steps, np.ones(1), ridge=r).weights for r in (0.0, ridge)]
+        errors.append([np.sum((f - weights) ** 2) for f in found])
+    plain, shrunk = np.array(errors).T
+    assert scipy.stats.wilcoxon(shrunk, plain, alternative="less").pvalue < 1e-3
 
 
 # --- compression and metrics ----------------------------------------------------------------

@@ -33,12 +33,13 @@ from logel.learners.tabular import (
 )
 from logel.policies.softmax import TabularSoftmax
 from logel.rules.ascent import Gradient, NaturalGradient
-from logel.rules.catalogue import MODELS
+from logel.rules.catalogue import RULES
 from logel.rules.rule import Prediction, RandomWalk, Rule
 from logel.rules.values import QLearning, SoftPolicy, SoftValue
 from logel.worlds.table import TabularWorld, pool_world
 
 DIFFERENTIABLE = (SoftPolicy, SoftValue, Gradient, NaturalGradient)
+TABULAR = [RULES[name] for name in TabularWorld.offers]
 
 
 def known_world(
@@ -57,9 +58,13 @@ def known_world(
     )
 
 
+def logits(model: Rule, states: Any) -> Any:
+    return model.world.logits(model.as_policy(states))
+
+
 def with_counts(world: TabularWorld, model: Rule, states: Any, rng: Any, n: int) -> Any:
     """The world with n actions per state and stage drawn from the policies of a path."""
-    return replace(world, counts=rng.multinomial(n, model.policies(states)).astype(float))
+    return replace(world, counts=rng.multinomial(n, world.probabilities(model.as_policy(states))).astype(float))
 
 
 def priors(model: Rule, variances: Variances) -> tuple[Any, Any]:
@@ -198,7 +203,7 @@ def test_the_objective_is_the_log_posterior(kind: type[Rule]) -> None:
     target = _Objective(model, middle, prior, shape, variances)
 
     def log_posterior(states: Any, parameters: Any) -> float:
-        total = float((counts * log_softmax(model.logits(states), axis=-1)).sum())
+        total = float((counts * log_softmax(logits(model, states), axis=-1)).sum())
         total += norm(0, np.sqrt(0.7)).logpdf(states[0]).sum()
         total += norm(middle, np.sqrt(prior)).logpdf(parameters).sum()
         following = model.following(states[:-1], parameters)
@@ -213,7 +218,7 @@ def test_the_objective_is_the_log_posterior(kind: type[Rule]) -> None:
     gaps = np.diff([target(*at).total for at in points])
     np.testing.assert_allclose(gaps, np.diff([log_posterior(*at) for at in points]), rtol=1e-9)
     value = target(*points[0])
-    likelihood = (counts * log_softmax(model.logits(points[0][0]), axis=-1)).sum()
+    likelihood = (counts * log_softmax(logits(model, points[0][0]), axis=-1)).sum()
     assert value.log_likelihood == pytest.approx(likelihood)
 
 
@@ -245,7 +250,7 @@ def test_rounds_never_lower_the_objective(kind: type[Rule], noise: float) -> Non
     # Q-learning has no noise either, and no step could leave such a path.
     model = small_history(kind)
     walk = fit_random_walk(model)
-    states = model.from_logits(walk.model.logits(walk.states))
+    states = model.from_policy(walk.model.as_policy(walk.states))
     parameters = np.concatenate([np.full(2, 0.5), model.nuisance_mean])
     start = replace(walk, states=states, parameters=parameters)
     _, _, values, _, _ = settle(model, Variances(noise, 1.0, 4.0), rounds=15, start=start)
@@ -519,7 +524,7 @@ def test_the_right_model_finds_direction_and_size_of_the_weights_and_wins(
     learner, size = LEARNERS[kind]
     world = watched(learner, seed)
     walk = fit_random_walk(kind(world))
-    fits = {other: fit_path(other(world), start=walk) for other in MODELS.values()}
+    fits = {other: fit_path(other(world), start=walk) for other in TABULAR}
     own = fits[kind]
     assert own.converged
     assert angle(own.weights, WEIGHTS) < 0.12
@@ -541,7 +546,7 @@ def test_nothing_beats_the_random_walk_on_a_random_walk(seed: int) -> None:
     truth = RandomWalk(world)
     world = with_counts(world, truth, path(truth, np.zeros(2), 6, 0.2, rng), rng, 60)
     walk = fit_random_walk(SoftPolicy(world))
-    for kind in MODELS.values():
+    for kind in TABULAR:
         # What fits everything with weights near nothing may tie, but not win.
         assert fit_path(kind(world), start=walk).evidence < walk.evidence + 3
 
@@ -567,7 +572,7 @@ def test_a_fit_is_deterministic_and_consistent_with_itself() -> None:
     assert len(first.trace) == first.rounds <= 18
     assert first.evidence == first.trace[-1]
     assert first.states.shape == (7, 12) and first.weights.shape == (3,)
-    likelihood = model.world.counts * log_softmax(model.logits(first.states), axis=-1)
+    likelihood = model.world.counts * log_softmax(logits(model, first.states), axis=-1)
     assert first.log_likelihood == pytest.approx(likelihood.sum())
     assert np.linalg.eigvalsh(first.covariance).min() > 0
     short = fit_path(model, max_rounds=2)

@@ -1,4 +1,4 @@
-"""Learner models against exact solvers, finite differences and the learners themselves."""
+"""Rules in tabular worlds against exact solvers, finite differences and the learners themselves."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ from logel.envs.tabular import (
 from logel.learners.tabular import SoftPolicyIteration, SoftValueIteration, soft_action_values
 from logel.policies.softmax import TabularSoftmax
 from logel.rules.ascent import Gradient, NaturalGradient
-from logel.rules.catalogue import MODELS
+from logel.rules.catalogue import RULES
 from logel.rules.rule import RandomWalk, Rule
-from logel.rules.values import QLearning, SoftPolicy, SoftValue
+from logel.rules.values import DriftingValues, QLearning, SoftPolicy, SoftValue
+from logel.worlds.linear import LinearWorld
 from logel.worlds.own_episodes import stage_jacobian
-from logel.worlds.table import TabularWorld, pool_world
+from logel.worlds.pooled import SampledWorld
+from logel.worlds.table import _ANALYTIC, TabularWorld, pool_world
 
 HORIZON = 7
-ALL = (*MODELS.values(), RandomWalk)
+ALL = (*(RULES[name] for name in TabularWorld.offers), RandomWalk, DriftingValues)
 FADING = (Gradient, NaturalGradient)
 
 
@@ -78,6 +80,11 @@ def terminating(seed: int = 0) -> tuple[TabularMDP, TabularWorld]:
         episode_sums=tuple(rng.normal(size=(6, s, a, q)) for _ in range(4)),
     )
     return mdp, world
+
+
+def policies(model: Rule, states: Any) -> Any:
+    """Action probabilities of states, shape (..., S, A)."""
+    return model.world.probabilities(model.as_policy(states))
 
 
 def point(model: Rule, seed: int, m: int = 4) -> tuple[Any, Any]:
@@ -171,32 +178,40 @@ def test_noise_shapes_are_covariances(kind: type[Rule]) -> None:
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
-def test_states_and_logits_round_trip(kind: type[Rule]) -> None:
+def test_states_and_policies_round_trip(kind: type[Rule]) -> None:
     model = kind(known_world(small()))
     states, _ = point(model, 5)
-    logits = model.logits(states)
-    assert logits.shape == (4, 4, 3)
-    np.testing.assert_allclose(model.policies(states), softmax(logits, axis=-1), atol=1e-15)
-    again = model.from_logits(logits + np.arange(4)[:, None])
+    parameters = model.as_policy(states)
+    assert parameters.shape == (4, 8)
+    again = model.from_policy(parameters)
     assert again.shape == states.shape
-    np.testing.assert_allclose(model.policies(again), model.policies(states), atol=1e-12)
-    # A level per state is no part of the policy: it must be forgotten, not kept.
-    np.testing.assert_allclose(again, model.from_logits(logits), atol=1e-12)
+    np.testing.assert_allclose(model.as_policy(again), parameters, atol=1e-12)
+    expected = softmax_policy(parameters[0], n_states=4, n_actions=3)
+    np.testing.assert_allclose(policies(model, states[0]), expected, atol=1e-12)
     if model.keeps_values:
         assert model.state_dim == 12
-        np.testing.assert_allclose(model.logits(again).mean(axis=-1), 0.0, atol=1e-12)
+        table = states.reshape(4, 4, 3)
+        np.testing.assert_allclose(policies(model, states), softmax(table, axis=-1), atol=1e-12)
+        # A level per state is no part of the policy: it must be forgotten, not kept.
+        levelled = (table + np.arange(4)[:, None]).reshape(4, 12)
+        np.testing.assert_allclose(model.as_policy(levelled), parameters, atol=1e-12)
+        np.testing.assert_allclose(again.reshape(4, 4, 3).mean(axis=-1), 0.0, atol=1e-12)
     else:
         assert model.state_dim == 8
         np.testing.assert_allclose(again, states, atol=1e-12)
-        expected = softmax_policy(states[0], n_states=4, n_actions=3)
-        np.testing.assert_allclose(model.policies(states[0]), expected, atol=1e-12)
-    np.testing.assert_array_equal(model.logits(states[1]), logits[1])
+    np.testing.assert_array_equal(model.as_policy(states[1]), parameters[1])
+    np.testing.assert_allclose(
+        model.log_likelihood(np.zeros((5, model.state_dim))),
+        -model.world.counts.sum() * np.log(3),  # type: ignore[attr-defined]
+    )
 
 
-def test_the_registry_holds_every_kind_of_learner_once() -> None:
-    kinds = set(MODELS.values())
-    assert len(kinds) == len(MODELS) == 5 and RandomWalk not in kinds
-    assert len({kind.name for kind in ALL}) == 6
+def test_the_catalogue_holds_every_kind_of_learner_once() -> None:
+    kinds = set(RULES.values())
+    assert len(kinds) == len(RULES) == 6 and not kinds & {RandomWalk, DriftingValues}
+    assert len({kind.name for kind in (*kinds, RandomWalk, DriftingValues)}) == 8
+    assert set(TabularWorld.offers) == set(RULES) - {"adam"}
+    assert set(LinearWorld.offers) == set(SampledWorld.offers) == {"gradient", "natural", "adam"}
 
 
 # --- the gradient learner -------------------------------------------------------------------
@@ -209,7 +224,7 @@ def test_gradient_steps_follow_the_exact_jacobian(seed: int) -> None:
     states, parameters = point(model, seed)
     parameters[-1] = 0.0
     exact = np.stack([feature_jacobian(mdp, theta, horizon=HORIZON) for theta in states])
-    np.testing.assert_allclose(model.jacobians(states), exact, atol=1e-10)
+    np.testing.assert_allclose(model.world.gradient(states, np.zeros(2)).design, exact, atol=1e-10)
     found = model.following(states, parameters)
     np.testing.assert_allclose(found, states + exact @ parameters[:-1], atol=1e-10)
 
@@ -264,7 +279,7 @@ def test_gradient_of_a_terminating_world_is_that_of_its_absorbing_twin() -> None
     exact = np.stack(
         [feature_jacobian(mdp, np.append(theta, 0.0), horizon=HORIZON)[:-1] for theta in states]
     )
-    np.testing.assert_allclose(model.jacobians(states), exact, atol=1e-10)
+    np.testing.assert_allclose(model.world.gradient(states, np.zeros(2)).design, exact, atol=1e-10)
 
 
 def test_gradient_noise_is_shaped_by_the_weights_but_not_sized_by_them() -> None:
@@ -333,7 +348,7 @@ def test_the_empirical_noise_is_the_covariance_of_single_episode_gradients() -> 
     model = Gradient(pool_world(stages, family, gamma=mdp.gamma))
     weights = np.array([0.7, -1.3])
     states = np.stack([theta, theta])
-    share = model.analytic_share
+    share = _ANALYTIC
     none = model.predict(states, np.zeros(3)).shape
     empirical = (model.predict(states, np.append(weights, 0.0)).shape - share * none)[0]
     # Leave-one-out centring, as the estimator has it, is centring times n / (n - 1): same shape.
@@ -428,7 +443,7 @@ def test_soft_value_steps_are_those_of_the_learner() -> None:
     learner = SoftValueIteration().run(mdp, weights, np.random.default_rng(0))
     states = np.zeros((1, model.state_dim))
     for snapshot in islice(learner, 5):
-        np.testing.assert_allclose(model.policies(states)[0], snapshot.policy, atol=1e-12)
+        np.testing.assert_allclose(policies(model, states)[0], snapshot.policy, atol=1e-12)
         states = model.following(states, weights)
 
 
@@ -460,7 +475,7 @@ def test_q_learning_moves_visited_pairs_towards_their_backup() -> None:
     states, parameters = point(model, 14)
     found = model.predict(states, parameters)
     for t, state in enumerate(states):
-        shares = q_shares(mdp, model.policies(state), np.exp(parameters[2]), model.restart)
+        shares = q_shares(mdp, policies(model, state), np.exp(parameters[2]), model.restart)
 
         def following(flat: Any, shares: Any = shares) -> Any:
             table = flat.reshape(4, 3)
