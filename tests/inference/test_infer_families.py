@@ -106,7 +106,10 @@ def test_models_must_fit_the_family() -> None:
     history = watched(world, GradientAscent(), truth, seed=0, n_steps=2)
     with pytest.raises(OptionError, match="none of the rules"):
         infer_reward(
-            history, world.policy, gamma=world.gamma, method=Method.named("joint", models=("soft-value",))
+            history,
+            world.policy,
+            gamma=world.gamma,
+            method=Method.named("joint", models=("soft-value",)),
         )
     only = Method.named("joint", models=("adam",))
     estimate = infer_reward(history, world.policy, gamma=world.gamma, method=only)

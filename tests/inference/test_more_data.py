@@ -44,7 +44,9 @@ def test_the_corners() -> None:
 
 
 @given(st.floats(0.01, 100), st.floats(0.01, 100))
-def test_without_noise_of_the_learner_widths_fall_with_the_root(episodes: float, stages: float) -> None:
+def test_without_noise_of_the_learner_widths_fall_with_the_root(
+    episodes: float, stages: float
+) -> None:
     factors = sampled(np.diag([1.0, 5.0])).factors(episodes=episodes, stages=stages)
     np.testing.assert_allclose(factors, 1 / np.sqrt(episodes * stages), rtol=1e-9)
 

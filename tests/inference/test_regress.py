@@ -31,7 +31,6 @@ from logel.inference.regress import (
 from logel.inference.status import Status
 from logel.inference.steps import Steps, compress
 
-
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -389,9 +388,7 @@ def test_subtracting_noise_removes_the_bias_of_the_weights() -> None:
 
 @pytest.mark.parametrize("margin", [PARAMETER_MARGIN, FUNCTION_MARGIN], ids=["both", "square"])
 @given(seed=seeds, factor=st.floats(0.0, 50.0))
-def test_subtracting_keeps_the_equations_definite(
-    margin: Margin, seed: int, factor: float
-) -> None:
+def test_subtracting_keeps_the_equations_definite(margin: Margin, seed: int, factor: float) -> None:
     rng = np.random.default_rng(seed)
     steps = compress(rng.normal(size=(3, 5)), rng.normal(size=(3, 5, 2)))
     root = rng.normal(size=(3, 3))

@@ -64,7 +64,9 @@ def logits(model: Rule, states: Any) -> Any:
 
 def with_counts(world: TabularWorld, model: Rule, states: Any, rng: Any, n: int) -> Any:
     """The world with n actions per state and stage drawn from the policies of a path."""
-    return replace(world, counts=rng.multinomial(n, world.probabilities(model.as_policy(states))).astype(float))
+    return replace(
+        world, counts=rng.multinomial(n, world.probabilities(model.as_policy(states))).astype(float)
+    )
 
 
 def priors(model: Rule, variances: Variances) -> tuple[Any, Any]:
