@@ -23,7 +23,7 @@ from logel.inference.gauge import Gauge, check_movement, constant_gauge
 from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
 from logel.inference.path import find_along_path, path_applies
-from logel.inference.watched import Look, Watched, naming
+from logel.inference.watched import Watched, naming
 from logel.policies.base import Policy
 from logel.policies.cloning import ClonedPath, known_or_cloned
 from logel.rules.functions import Basis, StageSums, stage_sums
@@ -80,7 +80,7 @@ def infer_reward(
     family, d = type(policy).__name__, policy.n_parameters
     logger.info("method %s: %d stages, %s with %d parameters", name, len(history), family, d)
     chosen = chosen if intervals else chosen.without_intervals()
-    look = watched.look()
+    look = watched.look
     assert look.moments.mean is not None
     gauge = constant_gauge(look.moments, watched.names(len(look.moments.mean)))
     if gauge.n == len(gauge.feature_names):
@@ -92,7 +92,7 @@ def infer_reward(
         Coordinates.FUNCTIONS: _in_functions,
         Coordinates.PATH: _along_path,
     }[Coordinates(chosen.coordinates)]
-    found, gauge, used, clones = find(watched, look, gauge, chosen)
+    found, gauge, used, clones = find(watched, gauge, chosen)
     asked = Asked(name, used, gamma, seed, intervals, gauge.feature_names, history.complete, clones)
     return answer(found, gauge, asked)
 
@@ -111,29 +111,31 @@ def _choose(method: str | Method, watched: Watched) -> tuple[str, Method]:
 _Outcome = tuple[Found, Gauge, Method, tuple[CloneFacts, ...] | None]
 
 
-def _along_path(watched: Watched, look: Look, gauge: Gauge, method: Method) -> _Outcome:
+def _along_path(watched: Watched, gauge: Gauge, method: Method) -> _Outcome:
     """Path, weights and rule together."""
-    found = find_along_path(watched, gauge, look.moments.ranges(), method)
+    found = find_along_path(watched, gauge, method)
     return found, gauge, method, None
 
 
 def _path(watched: Watched, method: Method) -> tuple[Float, ClonedPath | None]:
     """Parameters of every stage, and the clones behind them if they are not known."""
+    if watched.look.parameters is not None:
+        return watched.look.parameters, None
     return known_or_cloned(
         watched.history,
         watched.policy,
         method.clone,
-        use_parameters=watched.use_parameters,
+        use_parameters=False,
         rng=np.random.default_rng(watched.seed),
         progress=watched.report,
     )
 
 
-def _in_parameters(watched: Watched, look: Look, gauge: Gauge, method: Method) -> _Outcome:
+def _in_parameters(watched: Watched, gauge: Gauge, method: Method) -> _Outcome:
     """Parameters move along Jacobians."""
     parameters, path = _path(watched, method)
     check_movement(np.diff(parameters, axis=0))
-    groups = max(min(method.n_groups, look.fewest), 1)
+    groups = max(min(method.n_groups, watched.look.fewest), 1)
     steps = ParameterSteps(
         watched.policy,
         method,
@@ -153,7 +155,7 @@ def _in_parameters(watched: Watched, look: Look, gauge: Gauge, method: Method) -
     return steps.find(gauge), gauge, method, CloneFacts.of_path(path)
 
 
-def _in_functions(watched: Watched, look: Look, gauge: Gauge, method: Method) -> _Outcome:
+def _in_functions(watched: Watched, gauge: Gauge, method: Method) -> _Outcome:
     """Policies move as functions, along advantages."""
     history, rates = watched.history, watched.history.learning_rates
     parameters, path = _path(watched, method)
@@ -163,7 +165,7 @@ def _in_functions(watched: Watched, look: Look, gauge: Gauge, method: Method) ->
     if method.rates is None:
         method = replace(method, rates=Rates.SHARED if path is None else Rates.SCHEDULE)
     basis = Basis.choose(
-        watched.policy, method.state_features, look.scale, deviations=method.deviations
+        watched.policy, method.state_features, watched.look.scale, deviations=method.deviations
     )
     steps = function_steps(
         _sums(watched, basis, parameters, method),

@@ -56,22 +56,20 @@ LARGEST_ROWS = 100_000
 
 def path_applies(watched: Watched) -> bool:
     """Whether the whole path can be fitted at once: a convex family of moderate size."""
-    policy, history = watched.policy, watched.history
-    known = watched.use_parameters and history[0].parameters is not None
-    d = policy.n_parameters
-    affordable = d <= LARGEST_KNOWN if known else history.n_steps * float(d) ** 3 <= AFFORDABLE
+    policy, known = watched.policy, watched.look.parameters is not None
+    d, n_steps = policy.n_parameters, watched.history.n_steps
+    affordable = d <= LARGEST_KNOWN if known else n_steps * float(d) ** 3 <= AFFORDABLE
     if not (policy.convex and affordable):
         return False
-    if isinstance(policy, GaussianPolicy) and history[0].actions[0].size > 3:
+    if isinstance(policy, GaussianPolicy) and policy.action_dim > 3:
         return False
     if isinstance(policy, TabularSoftmax):
         return True
     # A known path is gone through once, a hidden one in every round.
-    rows = sum(stage.n_steps for stage in history)
-    return rows <= (10 * LARGEST_ROWS if known else LARGEST_ROWS)
+    return watched.look.n_rows <= (10 * LARGEST_ROWS if known else LARGEST_ROWS)
 
 
-def find_along_path(watched: Watched, gauge: Gauge, ranges: Float, method: Method) -> Found:
+def find_along_path(watched: Watched, gauge: Gauge, method: Method) -> Found:
     """Weights, rates, rule and their uncertainty."""
     if not path_applies(watched):
         raise OptionError(
@@ -79,11 +77,11 @@ def find_along_path(watched: Watched, gauge: Gauge, ranges: Float, method: Metho
             f"({LARGEST_KNOWN} if they are known; hidden, their cube times the steps may reach "
             f"{AFFORDABLE:.2g}) and up to {LARGEST_ROWS} observed times: use 'two-step' for others"
         )
-    basis = feature_basis(gauge, ranges)
+    basis = feature_basis(gauge, watched.look.moments.ranges())
     worlds = _Worlds(watched, basis)
     names = _among(worlds.world.offers, method)
     rng = np.random.default_rng(watched.seed)
-    known = watched.known_parameters()
+    known = watched.look.parameters
     if known is None:
         found, draw = _smoothed(worlds, names, method)
     else:
@@ -165,7 +163,7 @@ class _Worlds:
 
     def n_groups(self) -> int:
         """Groups of episodes that can be left out in turn; none if there are too few."""
-        return self.world.n_groups(min(stage.n_episodes for stage in self.watched.history))
+        return self.world.n_groups(self.watched.look.fewest)
 
     def without(self, group: int, n_groups: int, policies: Float) -> World:
         """The world without a group of episodes; the actions to be explained are all there."""
