@@ -197,6 +197,36 @@ def test_standard_errors_of_cloned_parameters() -> None:
     assert (ratio > 0.5).all() and (ratio < 2.0).all(), ratio
 
 
+# --- what is read ---------------------------------------------------------------------------
+
+
+class Counted:
+    """Stages in memory that count how often each is read."""
+
+    def __init__(self, history: LearningHistory) -> None:
+        self.stages, self.reads = list(history), [0] * len(history)
+
+    def __len__(self) -> int:
+        return len(self.stages)
+
+    def __getitem__(self, index: int) -> Stage:
+        self.reads[index] += 1
+        return self.stages[index]
+
+
+@pytest.mark.parametrize("method", ["default", "joint", "two-step", "mirror", "paper"])
+def test_without_intervals_known_policies_are_read_twice(method: str) -> None:
+    history = watched(parameters=True)
+    source = Counted(history)
+    counted = replace(history, source=source)
+    quick = infer_reward(counted, POLICY, gamma=0.9, method=method, intervals=False)
+    # Once to look at features and sizes, once to infer.
+    assert source.reads == [2] * 5
+    assert quick.covariance is None and quick.planning is None
+    full = infer_reward(history, POLICY, gamma=0.9, method=method)
+    np.testing.assert_array_equal(quick.weights, full.weights)
+
+
 # --- features -------------------------------------------------------------------------------
 
 

@@ -44,11 +44,17 @@ def test_the_corners() -> None:
 
 
 @given(st.floats(0.01, 100), st.floats(0.01, 100))
-def test_without_noise_of_the_learner_widths_fall_with_the_root(
-    episodes: float, stages: float
-) -> None:
+def test_sampling_noise_falls_with_the_root(episodes: float, stages: float) -> None:
     factors = sampled(np.diag([1.0, 5.0])).factors(episodes=episodes, stages=stages)
     np.testing.assert_allclose(factors, 1 / np.sqrt(episodes * stages), rtol=1e-9)
+
+
+def test_noise_of_the_learner_falls_with_the_stages_alone() -> None:
+    planning = Planning.of(np.diag([3.0, 0.0]), np.diag([1.0, 2.0]))
+    np.testing.assert_allclose(planning.covariance, np.diag([4.0, 2.0]))
+    np.testing.assert_allclose(planning.twice_episodes, np.diag([2.5, 2.0]))
+    np.testing.assert_allclose(planning.twice_stages, np.diag([2.0, 1.0]))
+    np.testing.assert_allclose(planning.factors(episodes=1e12), [0.5, 1.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("multiple", [0.0, -1.0, float("nan"), float("inf")])

@@ -196,6 +196,39 @@ def test_a_learner_that_learns_is_believed() -> None:
     assert few.status is Status.UNEXPLAINED
 
 
+def test_more_episodes_do_not_take_the_learners_own_noise_away() -> None:
+    # A learner of few episodes watched through many: nearly all that is uncertain is its own.
+    ratios = {}
+    for name, learner, n_episodes in (
+        ("noisy", GPOMDPLearner(learning_rate=0.1, horizon=8, n_episodes=3), 600),
+        ("exact", None, 20),
+    ):
+        history = watched(learner=learner, n_steps=8, n_episodes=n_episodes, parameters=True)
+        found = infer_reward(history, POLICY, gamma=0.9, method="two-step").planning
+        assert found is not None
+        now = np.trace(found.covariance)
+        ratios[name] = np.trace(found.twice_episodes) / now
+        assert np.trace(found.twice_stages) == pytest.approx(now / 2)
+    assert ratios["noisy"] > 0.9
+    assert 0.5 <= ratios["exact"] < 0.8
+
+
+def test_chance_counts_only_what_was_seen() -> None:
+    history = watched(parameters=True)
+    small = infer_reward(history, POLICY, gamma=0.9, method="two-step")
+    # Ninety-one states that nobody visits, and whose parameters nobody moves.
+    stages = [replace(s, parameters=np.pad(np.asarray(s.parameters), (0, 273))) for s in history]
+    padded = LearningHistory.from_stages(stages, feature_names=history.feature_names)
+    for known in (True, False):
+        fits = [
+            infer_reward(h, p, gamma=0.9, method="two-step", use_parameters=known).fit
+            for h, p in ((history, POLICY), (padded, TabularSoftmax(100, 4)))
+        ]
+        assert fits[0].chance == pytest.approx(fits[1].chance)
+    # Twenty-seven parameters, all seen; four weights over five steps.
+    assert small.fit.chance == pytest.approx(np.sqrt((1 + 4 / 5) / 27))
+
+
 def test_every_option_together_runs_without_intervals() -> None:
     method = Method(
         baseline="time",

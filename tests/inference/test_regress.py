@@ -299,6 +299,20 @@ def test_movement_against_every_reward_is_called_so() -> None:
         assert np.isfinite(found.learning_rates).all()
 
 
+@pytest.mark.parametrize("ridge", [0.0, 0.1])
+@pytest.mark.parametrize("noisy", [False, True])
+def test_rates_at_their_bound_are_seen_through_noise_and_ridge(noisy: bool, ridge: float) -> None:
+    # Rates that are held to a mean, or divided by theirs, stand at one, whatever they would be.
+    rng = np.random.default_rng(0)
+    design = np.abs(rng.normal(size=(4, 6, 2)))
+    noise = np.broadcast_to(0.01 * np.eye(3), (4, 3, 3)).copy() if noisy else None
+    for sign, expected in ((-1.0, Status.RATES_AT_BOUND), (1.0, Status.OK)):
+        steps = replace(compress(sign * design.sum(axis=2), design), noise=noise)
+        found = solve(steps, nonnegative=True, ridge=ridge)
+        assert found.status is expected
+        assert found.weights.any() == (sign > 0)
+
+
 def test_too_few_iterations_are_admitted() -> None:
     delta, design, _, _ = problem(0, noise=1.0)
     found = solve(compress(delta, design), max_iterations=1)
