@@ -183,7 +183,7 @@ def test_learners_that_want_nothing_are_called_so(known: bool) -> None:
     for seed in range(40):
         rng = np.random.default_rng(1000 + seed)
         path = list(
-            np.cumsum(0.05 * rng.standard_normal((6, 3, 2)), axis=0) + learner_path(0, 0)[0]
+            np.cumsum(0.05 * rng.standard_normal((9, 3, 2)), axis=0) + learner_path(0, 0)[0]
         )
         history = watched(seed, path=path, n_episodes=40, horizon=20, known=known)
         estimate = mirror(history)
