@@ -102,14 +102,14 @@ def computed(entries: Iterable[str]) -> dict[str, Entry]:
 
 
 def change(patterns: list[str]) -> None:
-    """Recompute matching entries into changed.json; the others there stay."""
+    """Recompute matching entries; what differs goes into changed.json, the others there stay."""
     stored, changed = read(ESTIMATES)["entries"], read(CHANGED)["entries"]
     chosen = [entry for entry in stored if any(fnmatch(entry, p) for p in patterns)]
     if not chosen:
         raise SystemExit(f"no entry matches {patterns}")
     for entry, found in computed(chosen).items():
-        if differences(entry, found, stored[entry]):
-            changed[entry] = found
+        if fields := differences(entry, found, stored[entry]):
+            changed[entry] = found if "error" in found else {f: found[f] for f in fields}
         else:
             changed.pop(entry, None)
             print(f"{entry} did not change: do not list it")

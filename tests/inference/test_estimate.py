@@ -142,7 +142,7 @@ def test_the_summary_says_what_matters() -> None:
         {},
         {"covariance": None, "degrees_of_freedom": 0},
         {"held_out": None},
-        {"planning": Planning.proportional(np.diag([0.01, 0.04, 0.0]))},
+        {"planning": Planning.of(np.diag([0.01, 0.04, 0.0]), np.zeros((3, 3)))},
         {"planning": Planning(np.eye(3), np.full((3, 3), np.nan), np.eye(3) / 3)},
         {"condition": float("inf")},
         {"covariance": np.full((3, 3), np.nan)},
@@ -186,7 +186,7 @@ def test_planning_survives_exactly(now: Any, episodes: Any, stages: Any) -> None
 
 
 def test_files_of_the_first_version_still_load() -> None:
-    raw = json.loads(example(planning=Planning.proportional(np.eye(3))).to_json())
+    raw = json.loads(example(planning=Planning.of(np.eye(3), np.zeros((3, 3)))).to_json())
     del raw["planning"]
     raw["format_version"] = 1
     assert_same(RewardEstimate.from_json(json.dumps(raw)), example())

@@ -24,7 +24,7 @@ GRID = GridMap.parse("..b\n.d.\no.g")
 MDP = gridworld_mdp(GRID, gamma=0.9)
 TRUTH = grid_weights(MDP.feature_names)
 POLICY = TabularSoftmax(9, 4)
-SIMPLE = Method(baseline="time", shared_rate=True)
+SIMPLE = Method(baseline="time", rates="shared")
 
 
 def watched(seed: int = 0, **options: Any) -> LearningHistory:
@@ -55,7 +55,7 @@ def test_networks_start_from_the_seed() -> None:
             for stage in history
         ]
     )
-    method = replace(METHODS["authors"], shared_rate=True)
+    method = replace(METHODS["authors"], rates="shared")
     texts = [
         infer_reward(one_hot, policy, gamma=0.9, method=method, intervals=False, seed=s).to_json()
         for s in (0, 0, 1)
@@ -197,6 +197,36 @@ def test_standard_errors_of_cloned_parameters() -> None:
     assert (ratio > 0.5).all() and (ratio < 2.0).all(), ratio
 
 
+# --- what is read ---------------------------------------------------------------------------
+
+
+class Counted:
+    """Stages in memory that count how often each is read."""
+
+    def __init__(self, history: LearningHistory) -> None:
+        self.stages, self.reads = list(history), [0] * len(history)
+
+    def __len__(self) -> int:
+        return len(self.stages)
+
+    def __getitem__(self, index: int) -> Stage:
+        self.reads[index] += 1
+        return self.stages[index]
+
+
+@pytest.mark.parametrize("method", ["default", "joint", "two-step", "mirror", "paper"])
+def test_without_intervals_known_policies_are_read_twice(method: str) -> None:
+    history = watched(parameters=True)
+    source = Counted(history)
+    counted = replace(history, source=source)
+    quick = infer_reward(counted, POLICY, gamma=0.9, method=method, intervals=False)
+    # Once to look at features and sizes, once to infer.
+    assert source.reads == [2] * 5
+    assert quick.covariance is None and quick.planning is None
+    full = infer_reward(history, POLICY, gamma=0.9, method=method)
+    np.testing.assert_allclose(quick.weights, full.weights, rtol=1e-12, atol=1e-12)
+
+
 # --- features -------------------------------------------------------------------------------
 
 
@@ -321,7 +351,7 @@ def test_termination_makes_living_itself_identifiable() -> None:
     # Action 0 ends the episode; a learner that is paid for living learns to avoid it.
     rng = np.random.default_rng(1)
     policy = TabularSoftmax(1, 2)
-    stages, thetas = [], [0.0, -0.5, -1.0]
+    stages, thetas = [], [-0.2 * t for t in range(7)]
     for theta in thetas:
         episodes = []
         for _ in range(200):
@@ -331,7 +361,7 @@ def test_termination_makes_living_itself_identifiable() -> None:
             episodes.append(Episode(np.zeros(n + 1, int), actions, np.ones((n, 1)), over.any()))
         stages.append(Stage.from_episodes(episodes, np.array([theta])))
     history = LearningHistory.from_stages(stages, feature_names=["alive"])
-    estimate = infer_reward(history, policy, gamma=0.9, method=Method(shared_rate=True))
+    estimate = infer_reward(history, policy, gamma=0.9, method=Method(rates="shared"))
     assert estimate.gauge.n == 0 and estimate.status is Status.OK
     assert estimate.weights[0] == pytest.approx(1.0)
 
@@ -388,6 +418,6 @@ def test_weights_that_vanish_are_not_called_solved() -> None:
             )
         )
     history = LearningHistory.from_stages(stages)
-    method = Method(nonnegative=True, shared_rate=True)
+    method = Method(nonnegative=True, rates="shared")
     estimate = infer_reward(history, policy, gamma=0.9, method=method)
     assert not estimate.weights.any() and estimate.status is Status.UNEXPLAINED

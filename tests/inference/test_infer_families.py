@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from logel.envs.parametric import FeaturisedMDP, LinearControl
 from logel.envs.tabular import random_mdp
 from logel.errors import OptionError
 from logel.inference.gauge import direction_error
-from logel.inference.infer import JointMethod, infer_reward
+from logel.inference.infer import Method, infer_reward
 from logel.inference.status import Status
 from logel.learners.gradient_ascent import GradientAscent, ParameterWalk, observe_parametric
+from logel.policies.gaussian import LinearGaussian
 from logel.policies.networks import MLPGaussian
+from logel.policies.softmax import LinearSoftmax
 
 
 def featurised(seed: int) -> tuple[FeaturisedMDP, Any]:
@@ -93,6 +96,48 @@ def test_control_without_parameters() -> None:
     assert ((ends[:, 0] <= unit) & (unit <= ends[:, 1])).all()
 
 
+def in_units(history: LearningHistory, unit: float) -> LearningHistory:
+    """The same policies, their features `unit` times as large and their parameters the less."""
+    stages = [replace(s, parameters=np.asarray(s.parameters) / unit) for s in history]
+    return LearningHistory.from_stages(stages, learning_rates=history.learning_rates)
+
+
+NATURAL = GradientAscent(learning_rate=0.3, direction="natural", exact=True)
+RATED = {"n_steps": 8, "n_episodes": 300, "parameters": True, "learning_rates": True}
+
+
+def test_natural_steps_of_known_rate_have_no_units_in_linear_softmax_worlds() -> None:
+    rng = np.random.default_rng(5)
+    mdp = random_mdp(rng, n_states=6, n_actions=3, n_features=3, branching=3)
+    world = FeaturisedMDP(mdp, rng.standard_normal((6, 3)), horizon=20)
+    truth = np.array([0.8, -0.5, 0.3])
+    history = watched(world, NATURAL, truth, seed=0, **RATED)
+    found = []
+    for unit in (0.3, 1.0, 3.0):
+        policy = LinearSoftmax(3, 3, feature_map=lambda s, u=unit: u * world.state_features[s])
+        estimate = infer_reward(in_units(history, unit), policy, gamma=world.gamma, intervals=False)
+        assert estimate.scale == "known learning rates"
+        assert next(iter(estimate.models)) == "natural"
+        np.testing.assert_allclose(estimate.weights, truth, atol=0.05)
+        found.append(estimate.weights)
+    np.testing.assert_allclose(found[1:], [found[0]] * 2, rtol=1e-8)
+
+
+def test_natural_steps_of_known_rate_have_no_units_in_linear_gaussian_worlds() -> None:
+    world = LinearControl(lqr.point_mass(horizon=20), sigma=0.3)
+    truth = np.array([0.5, 0.4, 0.7])
+    history = watched(world, NATURAL, truth, seed=0, initial=np.array([-0.8, -0.2]), **RATED)
+    found = []
+    for unit in (0.3, 1.0, 3.0):
+        policy = LinearGaussian(2, 1, sigma=0.3, feature_map=lambda x, u=unit: u * x)
+        estimate = infer_reward(in_units(history, unit), policy, gamma=world.gamma, intervals=False)
+        assert estimate.scale == "known learning rates"
+        assert next(iter(estimate.models)) == "natural"
+        np.testing.assert_allclose(estimate.weights, truth, atol=0.05)
+        found.append(estimate.weights)
+    np.testing.assert_allclose(found[1:], [found[0]] * 2, rtol=1e-8)
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_drifting_parameters_are_not_explained(known: bool) -> None:
     world, truth = featurised(1)
@@ -104,11 +149,14 @@ def test_drifting_parameters_are_not_explained(known: bool) -> None:
 def test_models_must_fit_the_family() -> None:
     world, truth = featurised(0)
     history = watched(world, GradientAscent(), truth, seed=0, n_steps=2)
-    with pytest.raises(OptionError, match="none of the learner models"):
+    with pytest.raises(OptionError, match="none of the rules"):
         infer_reward(
-            history, world.policy, gamma=world.gamma, method=JointMethod(models=("soft-value",))
+            history,
+            world.policy,
+            gamma=world.gamma,
+            method=Method.named("joint", models=("soft-value",)),
         )
-    only = JointMethod(models=("adam",))
+    only = Method.named("joint", models=("adam",))
     estimate = infer_reward(history, world.policy, gamma=world.gamma, method=only)
     assert list(estimate.models) == ["adam"]
 

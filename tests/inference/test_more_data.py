@@ -16,6 +16,11 @@ from logel.learners.tabular import GPOMDPLearner, observe
 from logel.policies.softmax import TabularSoftmax
 
 
+def sampled(covariance: np.ndarray) -> Planning:
+    """All noise is the episodes'."""
+    return Planning.of(covariance, np.zeros_like(covariance))
+
+
 def test_the_information_bound_by_hand() -> None:
     # Variance 4 of which 1 is noise that no episode takes away: 4 -> 1 + 3 / 2 = 2.5 with twice
     # the episodes, 1 + 3 / 10 = 1.3 with ten times as many. Telescoping clones: variance falls
@@ -39,14 +44,22 @@ def test_the_corners() -> None:
 
 
 @given(st.floats(0.01, 100), st.floats(0.01, 100))
-def test_proportional_widths_fall_with_the_root(episodes: float, stages: float) -> None:
-    factors = Planning.proportional(np.diag([1.0, 5.0])).factors(episodes=episodes, stages=stages)
+def test_sampling_noise_falls_with_the_root(episodes: float, stages: float) -> None:
+    factors = sampled(np.diag([1.0, 5.0])).factors(episodes=episodes, stages=stages)
     np.testing.assert_allclose(factors, 1 / np.sqrt(episodes * stages), rtol=1e-9)
+
+
+def test_noise_of_the_learner_falls_with_the_stages_alone() -> None:
+    planning = Planning.of(np.diag([3.0, 0.0]), np.diag([1.0, 2.0]))
+    np.testing.assert_allclose(planning.covariance, np.diag([4.0, 2.0]))
+    np.testing.assert_allclose(planning.twice_episodes, np.diag([2.5, 2.0]))
+    np.testing.assert_allclose(planning.twice_stages, np.diag([2.0, 1.0]))
+    np.testing.assert_allclose(planning.factors(episodes=1e12), [0.5, 1.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("multiple", [0.0, -1.0, float("nan"), float("inf")])
 def test_multiples_that_make_no_sense_are_refused(multiple: float) -> None:
-    planning = Planning.proportional(np.eye(2))
+    planning = sampled(np.eye(2))
     with pytest.raises(OptionError, match="stages is a positive multiple"):
         planning.factors(stages=multiple)
     with pytest.raises(OptionError, match="episodes is a positive multiple"):
@@ -56,7 +69,7 @@ def test_multiples_that_make_no_sense_are_refused(multiple: float) -> None:
 
 
 def test_the_estimate_answers() -> None:
-    estimate = example(planning=Planning.proportional(np.diag([0.01, 0.04, 0.0])))
+    estimate = example(planning=sampled(np.diag([0.01, 0.04, 0.0])))
     now = np.diff(estimate.interval(0.9), axis=1)[:, 0]
     np.testing.assert_allclose(estimate.expected_widths(1.0, level=0.9), now)
     np.testing.assert_allclose(estimate.expected_widths(4.0, level=0.9), now / 2)

@@ -22,7 +22,6 @@ from logel.inference.smooth import (
     _smooth,
     fit_path,
     fit_random_walk,
-    weight_posterior,
 )
 from logel.learners.tabular import (
     GPOMDPLearner,
@@ -33,12 +32,13 @@ from logel.learners.tabular import (
 )
 from logel.policies.softmax import TabularSoftmax
 from logel.rules.ascent import Gradient, NaturalGradient
-from logel.rules.catalogue import MODELS
+from logel.rules.catalogue import RULES
 from logel.rules.rule import Prediction, RandomWalk, Rule
 from logel.rules.values import QLearning, SoftPolicy, SoftValue
 from logel.worlds.table import TabularWorld, pool_world
 
 DIFFERENTIABLE = (SoftPolicy, SoftValue, Gradient, NaturalGradient)
+TABULAR = [RULES[name] for name in TabularWorld.offers]
 
 
 def known_world(
@@ -57,9 +57,15 @@ def known_world(
     )
 
 
+def logits(model: Rule, states: Any) -> Any:
+    return model.world.logits(model.as_policy(states))
+
+
 def with_counts(world: TabularWorld, model: Rule, states: Any, rng: Any, n: int) -> Any:
     """The world with n actions per state and stage drawn from the policies of a path."""
-    return replace(world, counts=rng.multinomial(n, model.policies(states)).astype(float))
+    return replace(
+        world, counts=rng.multinomial(n, world.probabilities(model.as_policy(states))).astype(float)
+    )
 
 
 def priors(model: Rule, variances: Variances) -> tuple[Any, Any]:
@@ -198,7 +204,7 @@ def test_the_objective_is_the_log_posterior(kind: type[Rule]) -> None:
     target = _Objective(model, middle, prior, shape, variances)
 
     def log_posterior(states: Any, parameters: Any) -> float:
-        total = float((counts * log_softmax(model.logits(states), axis=-1)).sum())
+        total = float((counts * log_softmax(logits(model, states), axis=-1)).sum())
         total += norm(0, np.sqrt(0.7)).logpdf(states[0]).sum()
         total += norm(middle, np.sqrt(prior)).logpdf(parameters).sum()
         following = model.following(states[:-1], parameters)
@@ -213,7 +219,7 @@ def test_the_objective_is_the_log_posterior(kind: type[Rule]) -> None:
     gaps = np.diff([target(*at).total for at in points])
     np.testing.assert_allclose(gaps, np.diff([log_posterior(*at) for at in points]), rtol=1e-9)
     value = target(*points[0])
-    likelihood = (counts * log_softmax(model.logits(points[0][0]), axis=-1)).sum()
+    likelihood = (counts * log_softmax(logits(model, points[0][0]), axis=-1)).sum()
     assert value.log_likelihood == pytest.approx(likelihood)
 
 
@@ -245,7 +251,7 @@ def test_rounds_never_lower_the_objective(kind: type[Rule], noise: float) -> Non
     # Q-learning has no noise either, and no step could leave such a path.
     model = small_history(kind)
     walk = fit_random_walk(model)
-    states = model.from_logits(walk.model.logits(walk.states))
+    states = model.from_policy(walk.model.as_policy(walk.states))
     parameters = np.concatenate([np.full(2, 0.5), model.nuisance_mean])
     start = replace(walk, states=states, parameters=parameters)
     _, _, values, _, _ = settle(model, Variances(noise, 1.0, 4.0), rounds=15, start=start)
@@ -396,93 +402,6 @@ def test_weights_are_recovered_as_exactly_as_claimed(kind: type[Rule]) -> None:
     assert 0.5 < np.mean(distances) < 4.5
 
 
-# --- the weights' posterior -----------------------------------------------------------------
-
-CASES = {
-    "determined": (np.array([[9.0, 2.0], [2.0, 6.0]]), np.array([20.0, -9.0])),
-    "weak": (np.array([[1.0, 0.3], [0.3, 0.8]]), np.array([1.2, 0.4])),
-    "one strong": (np.array([[60.0, 5.0], [5.0, 1.5]]), np.array([50.0, 6.0])),
-}
-
-
-def given_scale(information: Any, linear: Any, scale: float) -> tuple[Any, Any]:
-    """Mean and covariance of the weights under a fixed prior scale."""
-    covariance = np.linalg.inv(information + np.eye(len(linear)) / scale)
-    return covariance @ linear, covariance
-
-
-@cache
-def integrated(name: str) -> tuple[Any, Any]:
-    """Mean and covariance by integration over the plane, the scale integrated out by hand.
-
-    With a flat prior on sigma, int sigma^-2 exp(-r^2 / 2 sigma^2) dsigma is proportional to 1 / r,
-    which cancels the r of polar coordinates.
-    """
-    information, linear = CASES[name]
-    r = np.linspace(0, 14, 4001)[:, None] + 1e-9
-    angle = np.linspace(0, 2 * np.pi, 720, endpoint=False)
-    w = np.stack([r * np.cos(angle), r * np.sin(angle)], axis=-1)
-    logs = w @ linear - 0.5 * np.einsum("...i,ij,...j", w, information, w)
-    density = np.exp(logs - logs.max())
-    density /= density.sum()
-    mean = np.einsum("ra,rai->i", density, w)
-    return mean, np.einsum("ra,rai,raj->ij", density, w - mean, w - mean)
-
-
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("scale", [0.5, 4.0, 300.0])
-def test_the_posterior_of_the_weights_equals_numerical_integration(name: str, scale: float) -> None:
-    # Whatever the scale the fit happened to end with: it is taken out again.
-    found = weight_posterior(*given_scale(*CASES[name], scale), scale)
-    mean, covariance = integrated(name)
-    deviation = np.sqrt(np.diagonal(covariance))
-    assert (np.abs(found.mean - mean) < 0.03 * deviation).all()
-    assert found.shares.sum() == pytest.approx(1.0)
-    draws = found.draw(40_000, np.random.default_rng(4))
-    assert draws.shape == (40_000, 2)
-    # Four standard errors of the mean, beside the grid's truncation.
-    assert (np.abs(draws.mean(axis=0) - mean) < 0.05 * deviation).all()
-    np.testing.assert_allclose(np.cov(draws.T), covariance, atol=0.05 * deviation.max() ** 2)
-
-
-def test_a_single_weight_is_hardly_shrunk() -> None:
-    # With one weight a flat prior on sigma is a flat prior on the weight: the likelihood stays.
-    found = weight_posterior(*given_scale(np.array([[30.0]]), np.array([45.0]), 2.0), 2.0)
-    assert found.mean[0] == pytest.approx(1.5, rel=0.015)
-    draws = found.draw(20_000, np.random.default_rng(5))
-    assert draws.std() == pytest.approx(30**-0.5, rel=0.03)
-
-
-def test_the_fitted_scale_follows_the_size_of_the_weights() -> None:
-    information, linear = CASES["determined"]
-    base = weight_posterior(*given_scale(information, linear, 1.0), 1.0)
-    # Other units: weights ten times as large, information a hundredth.
-    larger = weight_posterior(*given_scale(information / 100, linear / 10, 100.0), 100.0)
-    np.testing.assert_allclose(larger.mean, 10 * base.mean, rtol=1e-8)
-    assert larger.scale == pytest.approx(100 * base.scale, rel=1e-8)
-    weights = np.linalg.solve(information, linear)
-    assert 0.3 < base.scale / (weights @ weights / 2) < 10
-
-
-def test_well_determined_weights_are_drawn_from_their_likelihood() -> None:
-    # Three weights: in the plane the axes may happen to be their own transpose.
-    root = np.random.default_rng(7).normal(size=(3, 3))
-    information = 1e3 * (root @ root.T + np.eye(3))
-    weights = np.array([1.0, -2.0, 0.5])
-    found = weight_posterior(*given_scale(information, information @ weights, 3.0), 3.0)
-    np.testing.assert_allclose(found.mean, weights, atol=1e-3)
-    draws = found.draw(40_000, np.random.default_rng(8))
-    np.testing.assert_allclose(draws.mean(axis=0), weights, atol=2e-3)
-    covariance = np.linalg.inv(information)
-    np.testing.assert_allclose(np.cov(draws.T), covariance, atol=0.03 * np.trace(covariance))
-
-
-def test_draws_come_from_the_generator() -> None:
-    found = weight_posterior(*given_scale(*CASES["weak"], 1.0), 1.0)
-    first, second = (found.draw(5, np.random.default_rng(6)) for _ in range(2))
-    np.testing.assert_array_equal(first, second)
-
-
 # --- end to end -----------------------------------------------------------------------------
 
 WEIGHTS = np.array([0.6, -0.7, 0.4])
@@ -519,7 +438,7 @@ def test_the_right_model_finds_direction_and_size_of_the_weights_and_wins(
     learner, size = LEARNERS[kind]
     world = watched(learner, seed)
     walk = fit_random_walk(kind(world))
-    fits = {other: fit_path(other(world), start=walk) for other in MODELS.values()}
+    fits = {other: fit_path(other(world), start=walk) for other in TABULAR}
     own = fits[kind]
     assert own.converged
     assert angle(own.weights, WEIGHTS) < 0.12
@@ -541,7 +460,7 @@ def test_nothing_beats_the_random_walk_on_a_random_walk(seed: int) -> None:
     truth = RandomWalk(world)
     world = with_counts(world, truth, path(truth, np.zeros(2), 6, 0.2, rng), rng, 60)
     walk = fit_random_walk(SoftPolicy(world))
-    for kind in MODELS.values():
+    for kind in TABULAR:
         # What fits everything with weights near nothing may tie, but not win.
         assert fit_path(kind(world), start=walk).evidence < walk.evidence + 3
 
@@ -567,7 +486,7 @@ def test_a_fit_is_deterministic_and_consistent_with_itself() -> None:
     assert len(first.trace) == first.rounds <= 18
     assert first.evidence == first.trace[-1]
     assert first.states.shape == (7, 12) and first.weights.shape == (3,)
-    likelihood = model.world.counts * log_softmax(model.logits(first.states), axis=-1)
+    likelihood = model.world.counts * log_softmax(logits(model, first.states), axis=-1)
     assert first.log_likelihood == pytest.approx(likelihood.sum())
     assert np.linalg.eigvalsh(first.covariance).min() > 0
     short = fit_path(model, max_rounds=2)

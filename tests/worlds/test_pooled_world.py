@@ -43,7 +43,7 @@ def test_the_jacobian_approaches_the_closed_form() -> None:
         stages = stages_along(world, PATH, n_episodes=n_episodes)
         pooled = sampled_world(stages, world.policy, gamma=world.gamma).at(PATH)
         assert pooled.anchored is not None
-        errors.append(relative_errors(pooled.anchored.jacobian, exact))
+        errors.append(relative_errors(pooled.anchored.design, exact))
         own = [
             stage_jacobian(world.policy, theta, stage, gamma=world.gamma, baseline="time").mean
             for theta, stage in zip(PATH, stages, strict=True)
@@ -60,7 +60,7 @@ def test_deviations_that_are_learnt_have_jacobians_too() -> None:
     pooled = sampled_world(stages, world.policy, gamma=world.gamma).at(path)
     exact = np.stack([world.jacobian(theta) for theta in path])
     assert pooled.anchored is not None
-    assert (relative_errors(pooled.anchored.jacobian, exact) < 0.08).all()
+    assert (relative_errors(pooled.anchored.design, exact) < 0.08).all()
 
 
 def test_a_critic_that_cannot_be_right_is_corrected_by_each_stage() -> None:
@@ -74,7 +74,7 @@ def test_a_critic_that_cannot_be_right_is_corrected_by_each_stage() -> None:
     exact = np.stack([world.jacobian(theta) for theta in path])
     assert pooled.correction > 0.5
     assert pooled.anchored is not None
-    assert (relative_errors(pooled.anchored.jacobian, exact) < 0.25).all()
+    assert (relative_errors(pooled.anchored.design, exact) < 0.25).all()
 
 
 def test_a_right_critic_is_hardly_corrected() -> None:
@@ -105,8 +105,8 @@ def test_a_group_left_out_is_as_if_never_seen() -> None:
     apart = replace(apart, basis=whole.basis).at(PATH)
     assert left.anchored is not None and apart.anchored is not None
     assert left.correction == apart.correction == 0
-    np.testing.assert_allclose(left.anchored.jacobian, apart.anchored.jacobian, rtol=1e-6)
-    np.testing.assert_allclose(left.anchored.fisher, apart.anchored.fisher, rtol=1e-12)
+    np.testing.assert_allclose(left.anchored.design, apart.anchored.design, rtol=1e-6)
+    np.testing.assert_allclose(left.information, apart.information, rtol=1e-12)
     np.testing.assert_allclose(left.anchored.noise, apart.anchored.noise, rtol=1e-12)
     assert left.log_likelihood(PATH) == whole.log_likelihood(PATH)
 
@@ -153,7 +153,7 @@ def test_terminated_and_cut_episodes() -> None:
     assert pooled.anchored is not None
     # d/dtheta E[-(theta s + noise - s)^2] at 0 is 2 E[s^2].
     expected = 2 * (stage.observations**2).mean()
-    np.testing.assert_allclose(pooled.anchored.jacobian[0, 0, 0], expected, rtol=1e-3)
+    np.testing.assert_allclose(pooled.anchored.design[0, 0, 0], expected, rtol=1e-3)
 
 
 def test_features_may_be_recombined() -> None:
@@ -163,7 +163,7 @@ def test_features_may_be_recombined() -> None:
     a, b = sampled.at(PATH), sampled.with_features(basis).at(PATH)
     assert a.anchored is not None and b.anchored is not None
     assert a.correction == b.correction == 0
-    np.testing.assert_allclose(b.anchored.jacobian, a.anchored.jacobian @ basis, rtol=1e-8)
+    np.testing.assert_allclose(b.anchored.design, a.anchored.design @ basis, rtol=1e-8)
     assert b.n_features == 2
 
 
@@ -172,7 +172,7 @@ def test_mistakes_are_named() -> None:
     stages = stages_along(world, PATH, n_episodes=5)
     sampled = sampled_world(stages, world.policy, gamma=0.9)
     with pytest.raises(OptionError, match="anchor the world first"):
-        sampled.ascent(PATH, np.zeros(3))
+        sampled.gradient(PATH, np.zeros(3))
     with pytest.raises(HistoryError, match="no stage at all"):
         sampled_world([], world.policy, gamma=0.9)
     with pytest.raises(HistoryError, match="no features"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -349,6 +351,55 @@ def test_the_horizon_ends_with_the_episodes_or_with_the_discount(
         [Episode(np.zeros(n, int), np.zeros(n, int), np.ones((n, 1))) for n in (30, 2)]
     )
     assert pool_world([stage], TabularSoftmax(1, 2), gamma=gamma).horizon == horizon
+
+
+# --- memory ---------------------------------------------------------------------------------
+
+
+def long_world(*, s: int, a: int, q: int, horizon: int, m: int) -> TabularWorld:
+    rng = np.random.default_rng(0)
+    return TabularWorld(
+        transitions=rng.dirichlet(np.ones(s), size=(s, a)),
+        features=rng.normal(size=(s, a, q)),
+        initial=np.full(s, 1 / s),
+        gamma=0.99,
+        horizon=horizon,
+        counts=np.ones((m, s, a)),
+        episode_sums=tuple(rng.normal(size=(2, s, a, q)) for _ in range(m)),
+    )
+
+
+def peak_of(work: Callable[[], Any]) -> tuple[Any, int]:
+    """What comes out, and the most bytes held on the way."""
+    tracemalloc.start()
+    found = work()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return found, peak
+
+
+def test_the_landscape_of_long_histories_fits_into_memory() -> None:
+    # Action values of all times, stages and features at once would take 700 MB.
+    s, a, q, horizon, m = 60, 4, 30, 300, 40
+    assert 8 * horizon * m * s * a * q > 690e6
+    world = long_world(s=s, a=a, q=q, horizon=horizon, m=m)
+    parameters = np.random.default_rng(1).normal(size=(m, world.n_parameters))
+    found, peak = peak_of(lambda: world.gradient(parameters, np.ones(q)))
+    assert found.design.shape == (m, 180, q)
+    assert peak < 100e6
+
+
+def test_blocks_of_stages_change_nothing_but_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = long_world(s=8, a=3, q=2, horizon=100, m=30)
+    parameters = np.random.default_rng(1).normal(size=(30, 16))
+    whole, most = peak_of(lambda: world.gradient(parameters, np.ones(2), curved=True))
+    # How parameters move every state at every time, of all stages at once.
+    assert most > 8 * 100 * 30 * 8 * 16
+    monkeypatch.setattr("logel.worlds.table._AT_ONCE", 2**15)
+    found, peak = peak_of(lambda: world.gradient(parameters, np.ones(2), curved=True))
+    assert peak < most / 4
+    for name in ("design", "noise", "curvature"):
+        np.testing.assert_allclose(getattr(found, name), getattr(whole, name), atol=1e-12)
 
 
 # --- errors ---------------------------------------------------------------------------------

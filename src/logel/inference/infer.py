@@ -23,7 +23,7 @@ from logel.inference.gauge import FAR_LEVEL, Gauge, check_movement
 from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
 from logel.inference.path import find_along_path, path_applies
-from logel.inference.watched import Look, Watched, naming
+from logel.inference.watched import Watched, naming
 from logel.policies.base import Policy
 from logel.policies.cloning import ClonedPath, known_or_cloned
 from logel.rules.functions import Basis, StageSums, stage_sums
@@ -81,8 +81,8 @@ def infer_reward(
     name, chosen = _choose(method, watched)
     family, d = type(policy).__name__, policy.n_parameters
     logger.info("method %s: %d stages, %s with %d parameters", name, len(history), family, d)
-    chosen = chosen if intervals else chosen.without_intervals()
-    look = watched.look()
+    chosen = chosen if intervals else chosen.without_intervals(policy)
+    look = watched.look
     find = {
         Coordinates.PARAMETERS: _in_parameters,
         Coordinates.FUNCTIONS: _in_functions,
@@ -114,13 +114,15 @@ def _along_path(watched: Watched, look: Look, method: Method) -> _Outcome:
     return found, gauge, method, None
 
 
-def _path(watched: Watched, method: Method) -> tuple[Float, ClonedPath | None]:
+def _path(watched: Watched, look: Look, method: Method) -> tuple[Float, ClonedPath | None]:
     """Parameters of every stage, and the clones behind them if they are not known."""
+    if look.parameters is not None:
+        return look.parameters, None
     return known_or_cloned(
         watched.history,
         watched.policy,
         method.clone,
-        use_parameters=watched.use_parameters,
+        use_parameters=False,
         rng=np.random.default_rng(watched.seed),
         progress=watched.report,
     )
@@ -131,7 +133,7 @@ def _in_parameters(watched: Watched, look: Look, method: Method) -> _Outcome:
     gauge = look.gauge(bootstrap=False)
     if method.centres:
         watched = replace(watched, offset=look.seen.moments.offset(beyond=FAR_LEVEL))
-    parameters, path = _path(watched, method)
+    parameters, path = _path(watched, look, method)
     check_movement(np.diff(parameters, axis=0))
     groups = max(min(method.n_groups, look.fewest), 1)
     steps = ParameterSteps(
@@ -158,7 +160,7 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
     gauge = look.gauge(bootstrap=method.bootstrap)
     watched = replace(watched, offset=look.seen.moments.offset())
     history, rates = watched.history, watched.history.learning_rates
-    parameters, path = _path(watched, method)
+    parameters, path = _path(watched, look, method)
     if method.debias is None:
         method = replace(method, debias=not history.own_episodes)
     if method.rates is None:

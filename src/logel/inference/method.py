@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from logel.errors import Choice, OptionError
+from logel.policies.base import Policy
 from logel.policies.cloning import CloneConfig, CloneMethod
 from logel.rules.functions import StateFeatures
 from logel.rules.rates import Rates
@@ -166,8 +167,13 @@ class Method:
         """Whether the weights in parameter space, not only their intervals, need groups."""
         return bool(self.debias) or self.process_noise
 
-    def without_intervals(self) -> Method:
-        """The same weights, but nothing that only intervals need."""
+    def without_intervals(self, policy: Policy) -> Method:
+        """The same weights, but nothing that only intervals need.
+
+        Episodes held out of a convex family's clones only score them; others stop early by them.
+        """
+        if not policy.convex:
+            return self
         return replace(self, clone=replace(self.clone, holdout=0.0))
 
     @property

@@ -64,7 +64,7 @@ class Observer:
             raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
         self.policy, self.gamma, self.features, self.seed = policy, gamma, features, seed
         self.name, chosen = _method(method)
-        self.method = chosen if intervals else chosen.without_intervals()
+        self.method = chosen if intervals else chosen.without_intervals(policy)
         self.intervals = intervals
         self._given_names, self._use_parameters = feature_names, use_parameters
         self._rng = np.random.default_rng(seed)

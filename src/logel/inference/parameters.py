@@ -99,6 +99,7 @@ class ParameterSteps:
         self._last: StageRecord | None = None
         self._levels: list[_Level] = []
         self._grams: list[Float] = []
+        self._seen: list[int] = []
 
     @property
     def _replicated(self) -> bool:
@@ -140,6 +141,10 @@ class ParameterSteps:
         self.weak.add(first.design, 1.0 if rate is None else rate)
         both = np.column_stack([first.design.mean, delta])
         self._grams.append(IdentityMetric().grams(both))
+        # Parameters that no episode speaks of and that stay where they are say nothing about the
+        # direction of the rest: states of a table that nobody visits.
+        moves, predicted = np.abs(delta) > _STILL, first.design.mean.any(axis=1)
+        self._seen.append(int((moves | predicted).sum()))
         metrics = step_metrics(before, after, method)
         self._levels = self._levels or [_Level() for _ in metrics]
         pairs = self._replicate_weights(first.n_groups, len(self._grams) - 1)
@@ -212,7 +217,7 @@ class ParameterSteps:
                 weights,
                 found.solution.learning_rates * size,
                 fitted=len(gauge.feature_names) - gauge.n,
-                n_parameters=self.policy.n_parameters,
+                n_parameters=max(float(np.mean(self._seen)), 1.0),
             ),
             gain=turned_gain(replace(found.steps, noise=None), own_rates, seed=self.seed),
             words=self._words(found),

@@ -54,17 +54,15 @@ LARGEST_ROWS = 100_000
 
 def path_applies(watched: Watched) -> bool:
     """Whether the whole path can be fitted at once: a convex family of moderate size."""
-    policy, history = watched.policy, watched.history
-    known = watched.use_parameters and history[0].parameters is not None
-    d = policy.n_parameters
-    affordable = d <= LARGEST_KNOWN if known else history.n_steps * float(d) ** 3 <= AFFORDABLE
+    policy, known = watched.policy, watched.look.parameters is not None
+    d, n_steps = policy.n_parameters, watched.history.n_steps
+    affordable = d <= LARGEST_KNOWN if known else n_steps * float(d) ** 3 <= AFFORDABLE
     if not (policy.convex and affordable):
         return False
     if policy.tabular or not policy.worlds:
         return policy.tabular
     # A known path is gone through once, a hidden one in every round.
-    rows = sum(stage.n_steps for stage in history)
-    return rows <= (10 * LARGEST_ROWS if known else LARGEST_ROWS)
+    return watched.look.n_rows <= (10 * LARGEST_ROWS if known else LARGEST_ROWS)
 
 
 def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found, Gauge]:
@@ -85,7 +83,7 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     basis = feature_basis(gauge, moments.ranges())
     worlds = _Worlds(watched, basis)
     rng = np.random.default_rng(watched.seed)
-    known = watched.known_parameters()
+    known = look.parameters
     if known is None:
         found, draw = _smoothed(worlds, names, method)
     else:
@@ -169,7 +167,7 @@ class _Worlds:
 
     def n_groups(self) -> int:
         """Groups of episodes that can be left out in turn; none if there are too few."""
-        return self.world.n_groups(min(stage.n_episodes for stage in self.watched.history))
+        return self.world.n_groups(self.watched.look.fewest)
 
     def without(self, group: int, n_groups: int, policies: Float) -> World:
         """The world without a group of episodes; the actions to be explained are all there."""

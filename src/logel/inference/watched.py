@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -56,21 +57,26 @@ class Watched:
             member = (np.arange(stage.n_episodes) + t) % n_groups == group
             yield stage.take(np.flatnonzero(~member))
 
+    @cached_property
     def look(self) -> Look:
-        """Go through all stages once."""
-        seen, scale, fewest = GaugeSums(self.gamma), ScaleSums(), self.history[0].n_episodes
+        """All that one pass over the stages shows: reading them may be what takes longest."""
+        seen, scale, episodes, n_rows = GaugeSums(self.gamma), ScaleSums(), [], 0
+        first_episodes = []
         for t, stage in enumerate(self.stages()):
             seen.add(stage)
             scale.add(stage)
-            fewest = min(fewest, stage.n_episodes)
+            episodes.append(stage.n_episodes)
+            n_rows += stage.n_steps
+            first_episodes.append(stage.take(np.zeros(1, dtype=int)))
             logger.info("stage %d: %d episodes, %d steps", t, stage.n_episodes, stage.n_steps)
             self.report("reading", t + 1, len(self.history))
+        known = None
+        if self.use_parameters:
+            # First episodes carry the parameters and spare the check a pass of its own.
+            brief = replace(self.history, source=tuple(first_episodes))
+            known = known_parameters(brief, self.policy)
         names = feature_names(self.history, self.features, len(seen.moments.scale))
-        return Look(names, seen, scale.scale(), fewest)
-
-    def known_parameters(self) -> Float | None:
-        """Of every stage, (m + 1, d), or None if they are not known or not wanted."""
-        return known_parameters(self.history, self.policy) if self.use_parameters else None
+        return Look(names, seen, scale.scale(), min(episodes), n_rows, known)
 
 
 @contextmanager
@@ -93,12 +99,17 @@ class Look:
         seen: Sums over the features, and what the gauge needs.
         scale: Of the observations.
         fewest: Episodes of the stage that has the fewest.
+        n_rows: Observed times of all stages.
+        parameters: Of every stage's policy, (m + 1, d), or None if they are not known or not
+            wanted.
     """
 
     names: tuple[str, ...]
     seen: GaugeSums
     scale: StateScale
     fewest: int
+    n_rows: int
+    parameters: Float | None
 
     def gauge(self, *, bootstrap: bool | None) -> Gauge:
         """What no data can tell; refused if that is everything. See `GaugeSums.gauge`."""

@@ -11,17 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from logel.inference.mirror_solve import solve_movement
-from logel.inference.movement import Movement
 
-from linear_quadratic import GAMMA, NAMES, POLICY, TRUTH, learner_path, watched, with_one
+from linear_quadratic import (
+    GAMMA,
+    NAMES,
+    POLICY,
+    TRUTH,
+    learner_path,
+    watched,
+    with_one,
+)
 from logel.data.history import LearningHistory
 from logel.envs.tabular import random_mdp
 from logel.errors import HistoryError, IdentificationError, OptionError, PolicyError
 from logel.inference.estimate import RewardEstimate
-from logel.inference.gauge import Gauge, direction_error, explain
+from logel.inference.gauge import direction_error, explain_grams
 from logel.inference.infer import METHODS, infer_reward
-from logel.inference.method import MirrorMethod
+from logel.inference.method import Coordinates, Method
 from logel.inference.status import Status
 from logel.learners.tabular import NaturalGradientAscent, observe
 from logel.policies.cloning import CloneConfig
@@ -33,7 +39,7 @@ QUICK = CloneConfig(holdout=0.0)
 
 
 def mirror(history: LearningHistory, policy: Any = POLICY, **options: Any) -> RewardEstimate:
-    method = MirrorMethod(**{"clone": QUICK, **options})
+    method = Method.named("mirror", **{"clone": QUICK, **options})
     return infer_reward(history, policy, gamma=GAMMA, method=method)
 
 
@@ -80,10 +86,9 @@ def test_options_change_what_they_should() -> None:
         other = mirror(history, **options)
         assert 0 < direction_error(base.weights, other.weights) < 0.3, options
     spreads = [
-        np.ptp(mirror(history, rates=rates).learning_rates)
-        for rates in ("shared", "schedule", "free")
+        np.ptp(mirror(history, rates=rates).learning_rates) for rates in ("shared", "schedule")
     ]
-    assert 0 == spreads[0] < spreads[1] < spreads[2]
+    assert 0 == spreads[0] < spreads[1]
     # By default, the first for known policies and the second for clones.
     assert np.ptp(base.learning_rates) == 0 and "one shared rate" in base.method
     cloned = mirror(watched(1, n_episodes=100, known=False))
@@ -178,7 +183,7 @@ def test_learners_that_want_nothing_are_called_so(known: bool) -> None:
     for seed in range(40):
         rng = np.random.default_rng(1000 + seed)
         path = list(
-            np.cumsum(0.05 * rng.standard_normal((6, 3, 2)), axis=0) + learner_path(0, 0)[0]
+            np.cumsum(0.05 * rng.standard_normal((9, 3, 2)), axis=0) + learner_path(0, 0)[0]
         )
         history = watched(seed, path=path, n_episodes=40, horizon=20, known=known)
         estimate = mirror(history)
@@ -190,16 +195,16 @@ def test_learners_that_want_nothing_are_called_so(known: bool) -> None:
 
 
 def test_bad_input_is_refused() -> None:
-    assert isinstance(METHODS["mirror"], MirrorMethod)
+    assert METHODS["mirror"].coordinates is Coordinates.FUNCTIONS
     history = watched(0, n_episodes=5, horizon=5)
     with pytest.raises(OptionError, match=r"trace must be in \[0, 1\], but is 1.5"):
-        MirrorMethod(trace=1.5)
+        Method.named("mirror", trace=1.5)
     with pytest.raises(OptionError, match=r"pool must be in \[0, 1\]"):
-        MirrorMethod(pool=-0.1)
+        Method.named("mirror", pool=-0.1)
     with pytest.raises(OptionError, match="n_groups"):
-        MirrorMethod(n_groups=0)
+        Method.named("mirror", n_groups=-1)
     with pytest.raises(OptionError, match="unknown statefeatures"):
-        MirrorMethod(state_features="cubic")
+        Method.named("mirror", state_features="cubic")
     with pytest.raises(PolicyError, match="stage 0: TabularSoftmax needs discrete actions"):
         mirror(watched(0, n_episodes=5, known=False), TabularSoftmax(3, 2))
     with pytest.raises(HistoryError, match="have 6 parameters, but the family 4"):
@@ -234,33 +239,6 @@ def test_poor_clones_are_made_up_for() -> None:
     assert direction_error(good.weights, TRUTH) < 0.2 and 0 < shift < 0.1
 
 
-def test_ridge_by_evidence_shrinks_what_is_not_seen() -> None:
-    rng = np.random.default_rng(0)
-    m, k, q = 6, 20, 15
-    truth = rng.standard_normal(q)
-    design = rng.standard_normal((m, k, q)) * np.linspace(0.02, 1, q)
-    delta = design @ truth + rng.standard_normal((m, k))
-    movement = Movement(delta, design, np.zeros((0, m, k)), np.zeros((0, m, k, q)), m * k, 1.0)
-    names = tuple(f"f{i}" for i in range(q))
-    gauge = Gauge(names, np.zeros((0, q)), "", np.zeros((0, q)))
-    answers = {
-        ridge: solve_movement(movement, gauge, None, MirrorMethod(ridge=ridge, rates="shared"))
-        for ridge in (0.0, None)
-    }
-    errors = {r: np.linalg.norm(a.raw - truth) for r, a in answers.items()}
-    assert errors[None] < 0.7 * errors[0.0]
-    # The uncertainty is the posterior's: what is hardly seen is as uncertain as its prior.
-    spread = np.sqrt(np.diag(answers[None].learner))
-    assert 0.4 < spread[0] < 2.0 and spread[-1] < 0.25
-    # In closed form: the residual variance times the inverse of the penalised square.
-    flat, basis = design.reshape(m * k, q), gauge.identified
-    square = basis.T @ flat.T @ flat @ basis + 3.0 * np.eye(q)
-    answer = solve_movement(movement, gauge, None, MirrorMethod(ridge=3.0, rates="shared"))
-    left = float(((delta.ravel() - flat @ answer.raw) ** 2).sum()) / (m * k - q)
-    expected = left * basis @ np.linalg.inv(square) @ basis.T
-    np.testing.assert_allclose(answer.learner, expected, rtol=1e-8, atol=1e-12)
-
-
 def test_own_episodes_are_signal() -> None:
     history = watched(1, n_episodes=100)
     marked = replace(history, own_episodes=True)
@@ -276,10 +254,10 @@ def test_the_note_on_single_steps_agrees_with_the_status(
     """No step is predicted by itself: all of them together show a reward, or nothing does."""
 
     def without_cosines(*arguments: Any, **options: Any) -> Any:
-        fit = explain(*arguments, **options)
+        fit = explain_grams(*arguments, **options)
         return replace(fit, cosines=np.zeros_like(fit.cosines))
 
-    monkeypatch.setattr("logel.inference.mirror.explain", without_cosines)
+    monkeypatch.setattr("logel.inference.functions.explain_grams", without_cosines)
     estimate = mirror(watched(0, n_episodes=n_episodes, known=False))
     assert (estimate.status is not Status.UNEXPLAINED) == explained
     (note,) = (note for note in estimate.notes if "random direction" in note)
