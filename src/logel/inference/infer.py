@@ -23,7 +23,7 @@ from logel.inference.gauge import FAR_LEVEL, Gauge, check_movement
 from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
 from logel.inference.path import find_along_path, path_applies
-from logel.inference.watched import Watched, naming
+from logel.inference.watched import Look, Watched, naming
 from logel.policies.base import Policy
 from logel.policies.cloning import ClonedPath, known_or_cloned
 from logel.rules.functions import Basis, StageSums, stage_sums
