@@ -21,8 +21,11 @@ from logel import (
 from logel.contract.family import check_family
 from logel.contract.method import CHECKS, Case, check_null
 from logel.contract.practice import GAMMA, Practice
+from logel.contract.rule import check_rule, check_world
 from logel.inference.estimate import RewardEstimate
 from logel.inference.method import METHODS
+from logel.rules.catalogue import RULES
+from logel.worlds.choose import pooler
 
 
 def bins(place: Any) -> Any:
@@ -88,6 +91,17 @@ def test_contract(check: Any, method: str, family: str, known: bool, rated: bool
 def test_families(family: str) -> None:
     policy, observe = FAMILIES[family]
     check_family(policy, observe(np.linspace(-1.5, 1.5, 24)))
+
+
+@pytest.mark.parametrize("family", ["table", "linear-softmax", "linear-gaussian"])
+def test_worlds_and_their_rules(family: str) -> None:
+    history, policy = practised(family, True, False), FAMILIES[family][0]
+    policies = history.parameters()
+    assert policies is not None
+    world = pooler(history, policy, gamma=GAMMA)(history)
+    check_world(world, policies)
+    for name in world.offers:
+        check_rule(RULES[name](world), policies)
 
 
 @pytest.mark.parametrize("family", ["table", "network-gaussian"])

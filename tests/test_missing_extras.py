@@ -9,12 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from test_estimate import example
 
 from logel.cli.console import EXTRAS
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.mujoco import FEATURES
 from logel.learners.tabular import SoftValueIteration, observe
-from test_estimate import example
 
 # Refuses imports as if the packages were not there, and runs commands one after the other.
 PROGRAM = """

@@ -53,7 +53,7 @@ def test_the_wheel_has_the_package_with_its_data_and_nothing_else(built: Path) -
         "logel/report/assets/page.html",
         "logel/report/assets/page.css",
         "logel/report/assets/page.js",
-        "logel/envs/networks/crossroad-4.net.xml",
+        "logel/envs/crossroad/networks/crossroad-4.net.xml",
     ):
         assert needed in shipped
     assert "Provides-Extra: all" in metadata

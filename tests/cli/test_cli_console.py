@@ -98,9 +98,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_long_part_says_how_far_it_is(method: str) -> None:
     told = watched(method, False).told
     expected = {
-        "joint": {"reading", "cloning", "learner models", "intervals"},
-        "two-step": {"cloning", "Jacobians", "replicates", "intervals"},
-        "paper": {"cloning", "Jacobians", "replicates", "intervals"},
+        "joint": {"reading", "cloning", "rules", "intervals"},
+        "two-step": {"reading", "cloning", "Jacobians", "intervals"},
+        "paper": {"reading", "cloning", "Jacobians", "intervals"},
         "mirror": {"cloning", "reading", "advantages"},
     }
     assert told.keys() == expected[method]
@@ -165,7 +165,7 @@ def test_the_joint_fit_tells_its_heats(known: bool) -> None:
     messages = watched("joint", known).messages
     stages = [m for m in messages if m.startswith("stage ")]
     assert len(stages) == 4 and all(("known parameters" in m) == known for m in stages)
-    heats = [m for m in messages if m.startswith("learner models")]
+    heats = [m for m in messages if m.startswith("rules")]
     assert len(heats) == (1 if known else 3) and all("gradient" in m for m in heats)
 
 

@@ -14,8 +14,8 @@ from logel.envs.tabular import feature_jacobian, random_mdp
 from logel.errors import OptionError
 from logel.inference.gauge import direction_error
 from logel.inference.noise import DenseMetric, IdentityMetric
-from logel.inference.parameters import Regression, _less_error
 from logel.inference.regress import solve
+from logel.inference.regression import Regression, _less_error
 from logel.inference.status import Status
 from logel.inference.steps import compress
 from logel.learners.tabular import GPOMDPLearner, RandomWalk, observe

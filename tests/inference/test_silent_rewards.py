@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from logel import Episode, LearningHistory, LinearGaussian, TabularSoftmax, infer_reward
+from logel import Episode, LearningHistory, LinearGaussian, Method, TabularSoftmax, infer_reward
 from logel.data.stage import Stage
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.errors import IdentificationError
-from logel.inference.choose import JointMethod
 from logel.inference.gauge import direction_error
-from logel.inference.regress import Status
+from logel.inference.status import Status
 from logel.learners.tabular import GPOMDPLearner, observe
 from logel.types import Float
 
@@ -115,7 +114,7 @@ def with_potential(history: LearningHistory, gamma: float) -> LearningHistory:
 @pytest.mark.parametrize("models", [("natural",), ("gradient",)])
 def test_a_potential_changes_nothing_but_at_a_horizon(models: tuple[str, ...]) -> None:
     plain = gridworld()
-    method = JointMethod(models=models)
+    method = Method.named("joint", models=models)
     one, two = (
         infer_reward(history, TabularSoftmax(25, 4), gamma=0.9, method=method, intervals=False)
         for history in (plain, with_potential(plain, 0.9))
@@ -187,7 +186,7 @@ def test_a_far_level_is_an_accident_in_a_table_too() -> None:
     moved = LearningHistory.from_stages(
         [shifted(stage) for stage in plain], feature_names=plain.feature_names
     )
-    method = JointMethod(models=("gradient", "natural", "soft-value"))
+    method = Method.named("joint", models=("gradient", "natural", "soft-value"))
     one, two = (
         infer_reward(history, TabularSoftmax(25, 4), gamma=0.9, method=method, intervals=False)
         for history in (plain, moved)

@@ -134,7 +134,7 @@ def test_the_bound_is_the_information_of_the_path(learner: str) -> None:
     def policies(point: Any) -> Any:
         state, path = point[None, :d], []
         for _ in range(n_steps + 1):
-            path.append(model.policies(state)[0])
+            path.append(model.world.probabilities(model.as_policy(state))[0])
             state = model.following(state, np.concatenate([point[d:], nuisance]))
         return np.stack(path)
 

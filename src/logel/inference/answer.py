@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +11,8 @@ import numpy as np
 from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import Fit, Gauge
 from logel.inference.method import Method
-from logel.inference.more_data import Planning
 from logel.inference.null import CONVINCING
-from logel.inference.spread import unit_rows
+from logel.inference.spread import Spread, unit_rows
 from logel.inference.status import Status
 from logel.policies.cloning import Clone, ClonedPath
 from logel.types import Float
@@ -53,11 +52,7 @@ class Found:
         fit: How much of the movement is explained.
         gain: Log odds of a reward over none, in nats; infinite where that was not asked.
         words: What was done.
-        covariance: Of the weights once they are normalised, (q, q); None where draws tell, or
-            where nothing is known.
-        freedom: Degrees of freedom of the covariance.
-        draws: Of the weights in any scale, shape (n, q), or None.
-        planning: What more data would do to the covariance of the normalised weights.
+        spread: How uncertain the weights are, or None where that cannot be told.
         rule: How the reward moves the policy.
         gains: Log odds of every rule that was tried, best first.
         solved: How the solver ended.
@@ -73,16 +68,13 @@ class Found:
     fit: Fit
     gain: float
     words: str
-    covariance: Float | None
-    freedom: int
-    draws: Float | None
-    planning: Planning | None
     rule: str
     solved: Status
     trace: Float
     rank: int
     condition: float
     keeps_scale: bool
+    spread: Spread | None = None
     gains: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -91,10 +83,6 @@ class Found:
         """What the weights are divided by, and the rates multiplied."""
         size = float(np.linalg.norm(self.weights))
         return 1.0 if self.keeps_scale or size == 0 else size
-
-    def without_spread(self) -> Found:
-        """The same weights, and nothing about how sure they are."""
-        return replace(self, covariance=None, freedom=0, draws=None, planning=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +102,10 @@ class Asked:
 
 def answer(found: Found, gauge: Gauge, asked: Asked) -> RewardEstimate:
     """The estimate."""
-    size, draws, clones = found.size, found.draws, asked.clones
+    size, spread, clones = found.size, found.spread or Spread(), asked.clones
+    draws, covariance = spread.draws, spread.covariance
     if draws is not None and not found.keeps_scale:
         draws = unit_rows(draws)
-    covariance = found.covariance
     if covariance is None and draws is not None:
         covariance = np.cov(draws.T).reshape(len(asked.feature_names), -1)
     return RewardEstimate(
@@ -125,7 +113,7 @@ def answer(found: Found, gauge: Gauge, asked: Asked) -> RewardEstimate:
         feature_names=asked.feature_names,
         learning_rates=found.rates * size,
         covariance=covariance,
-        degrees_of_freedom=found.freedom,
+        degrees_of_freedom=spread.freedom,
         scale="known learning rates" if found.keeps_scale else "unit norm",
         status=_status(found, gauge),
         notes=_notes(found, asked, known=covariance is not None),
@@ -144,7 +132,7 @@ def answer(found: Found, gauge: Gauge, asked: Asked) -> RewardEstimate:
         draws=draws,
         models=found.gains,
         held_out=None if clones is None else np.array([c.held_out for c in clones]),
-        planning=found.planning,
+        planning=spread.planning,
     )
 
 

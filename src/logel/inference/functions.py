@@ -20,7 +20,7 @@ from logel.inference.answer import Found, path_words
 from logel.inference.gauge import Gauge, JacobianMoments, explain_grams
 from logel.inference.method import Method
 from logel.inference.more_data import Planning
-from logel.inference.null import turned_gain
+from logel.inference.null import shortness, turned_gain
 from logel.inference.regress import (
     FUNCTION_MARGIN,
     Solution,
@@ -29,7 +29,7 @@ from logel.inference.regress import (
     solve_weights,
     without_noise,
 )
-from logel.inference.spread import contrasted, spread_of, student_draws
+from logel.inference.spread import Spread, contrasted, spread_of, student_draws
 from logel.inference.steps import Steps, beside_one, compress, joined
 from logel.rules.functions import Basis, StageSums
 from logel.rules.rates import (
@@ -304,45 +304,36 @@ def find_weights(
         ),
         gain=turned_gain(likeliest.steps, best.rates, seed=seed),
         words="",
-        covariance=None,
-        freedom=0,
-        draws=None,
-        planning=None,
         rule="mirror",
         solved=best.solution.status,
         trace=best.solution.objective_trace,
         rank=best.solution.rank,
         condition=best.solution.condition,
         keeps_scale=rates is not None,
+        notes=shortness(m),
     )
-    return _with_spread(found, best, basis, steps.n_groups - 1, method, seed)
+    return replace(found, spread=_spread(found, best, basis, steps.n_groups - 1, method, seed))
 
 
-def _with_spread(
+def _spread(
     found: Found, best: _Weighed, basis: Float, freedom: int, method: Method, seed: int
-) -> Found:
+) -> Spread | None:
     """Draws where only the direction is known: its sign is uncertain where the vector is.
 
     No linearisation shows that; with known rates the covariance alone tells.
     """
     if best.sampling is None:
-        return found
-    raw, turn = found.weights, np.eye(len(found.weights))
-    if not found.keeps_scale:
-        unit = raw / found.size
-        turn = (turn - np.outer(unit, unit)) / found.size
+        return None
+    raw = found.weights
     sampling, learner = (basis @ c @ basis.T for c in (best.sampling, best.learner))
-    draws = None
-    if not found.keeps_scale:
-        rng = np.random.default_rng(seed)
-        draws = student_draws(raw, sampling + learner, freedom, method.n_draws, rng)
-    return replace(
-        found,
-        covariance=sampling + learner if draws is None else None,
-        draws=draws,
-        freedom=freedom,
-        planning=Planning.of(turn @ sampling @ turn.T, turn @ learner @ turn.T),
-    )
+    if found.keeps_scale:
+        return Spread(sampling + learner, freedom, None, Planning.of(sampling, learner))
+    unit = raw / found.size
+    turn = (np.eye(len(raw)) - np.outer(unit, unit)) / found.size
+    rng = np.random.default_rng(seed)
+    draws = student_draws(raw, sampling + learner, freedom, method.n_draws, rng)
+    planning = Planning.of(turn @ sampling @ turn.T, turn @ learner @ turn.T)
+    return Spread(None, freedom, draws, planning)
 
 
 def _by_schedule(

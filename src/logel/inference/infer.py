@@ -150,9 +150,11 @@ def _in_parameters(watched: Watched, look: Look, method: Method) -> _Outcome:
         rate = None if rates is None or t == 0 else float(rates[t - 1])
         with naming(t):
             steps.add(stage, parameters[t], None if path is None else path.clones[t], rate)
+        n, rows = stage.n_episodes, stage.n_steps
+        logger.info("stage %d: Jacobian from %d episodes, %d steps", t, n, rows)
         watched.report("Jacobians", t + 1, len(watched.history))
     gauge = steps.with_weak(gauge)
-    return steps.find(gauge), gauge, method, CloneFacts.of_path(path)
+    return steps.find(gauge, watched.report), gauge, method, CloneFacts.of_path(path)
 
 
 def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
@@ -184,7 +186,7 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
         found, words=words(method, basis, steps, known=path is None, rated=rates is not None)
     )
     if not (watched.intervals and (path is None or method.tellable)):
-        found = found.without_spread()
+        found = replace(found, spread=None)
     return found, gauge, method, CloneFacts.of_path(path)
 
 
@@ -205,5 +207,7 @@ def _sums(watched: Watched, basis: Basis, parameters: Float, method: Method) -> 
                     n_groups=method.n_groups,
                 )
             )
+        n, rows = stage.n_episodes, stage.n_steps
+        logger.info("stage %d: advantages from %d episodes, %d steps", t, n, rows)
         watched.report("advantages", t + 1, len(watched.history))
     return result

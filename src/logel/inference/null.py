@@ -15,6 +15,8 @@ from logel.types import Float
 
 # Gain a reward must bring before its weights deserve trust: the odds of twenty to one.
 CONVINCING = float(np.log(20.0))
+# Steps of which one in twenty ways to turn them is the history itself, opposites being one.
+ENOUGH_STEPS = 6
 # Steps up to which every way of turning them round is tried, and ways tried of more.
 _ALL_WAYS, _SOME_WAYS = 10, 999
 # Alternations between weights and rates in every turned history; the direction settles in fewer.
@@ -25,7 +27,7 @@ def turned_gain(steps: Steps, learning_rates: Float | None, *, seed: int) -> flo
     """Minus the log of the chance that steps without aim are explained as well as these, in nats.
 
     Exact for steps that are as likely as their opposites. With m steps the chance cannot be found
-    smaller than 2^(1 - m), so fewer than six never convince.
+    smaller than 2^(1 - m), so fewer than `ENOUGH_STEPS` never convince.
 
     Args:
         steps: Compressed, in the coordinates to be fitted.
@@ -44,6 +46,15 @@ def turned_gain(steps: Steps, learning_rates: Float | None, *, seed: int) -> flo
     # The first row is the history as it was; rounding must not make equals differ.
     as_good = explained >= explained[0] * (1 - 1e-9)
     return float(-np.log(as_good.mean()))
+
+
+def shortness(n_steps: int) -> tuple[str, ...]:
+    """A note for histories that are too short to convince, whatever they show."""
+    if n_steps >= ENOUGH_STEPS:
+        return ()
+    return (
+        f"{n_steps} steps cannot tell a reward from a random walk: watch at least {ENOUGH_STEPS}",
+    )
 
 
 def _signs(m: int, seed: int) -> Float:

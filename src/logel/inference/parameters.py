@@ -22,21 +22,20 @@ from logel.errors import HistoryError
 from logel.inference.answer import Found, path_words
 from logel.inference.gauge import Gauge, JacobianMoments, explain_grams
 from logel.inference.method import Method
-from logel.inference.more_data import Planning
-from logel.inference.noise import IdentityMetric
-from logel.inference.null import turned_gain
-from logel.inference.regress import Solution, evidence_ridge, objective, solve
-from logel.inference.spread import (
-    bootstrap_weights,
-    jackknife_weights,
-    recentred,
-    spread_of,
-    student_draws,
-    unexplained_covariance,
+from logel.inference.noise import IdentityMetric, Metric
+from logel.inference.null import shortness, turned_gain
+from logel.inference.regression import (
+    Regression,
+    less_error,
+    normalised,
+    solve_steps,
+    spread_from,
 )
+from logel.inference.spread import Spread, bootstrap_weights, jackknife_weights
 from logel.inference.stages import (
     NoiseParts,
     StageRecord,
+    StageSample,
     record_stage,
     step_between,
     step_metrics,
@@ -45,7 +44,7 @@ from logel.inference.steps import Steps, joined
 from logel.policies.base import Policy
 from logel.policies.cloning import Clone
 from logel.rules.rates import Rates
-from logel.types import Float
+from logel.types import Float, Progress
 
 # A movement smaller than this is what rounding leaves of a converged fit.
 _STILL = 1e-9
@@ -130,11 +129,10 @@ class ParameterSteps:
 
     def _add_step(self, before: StageRecord, after: StageRecord, rate: float | None) -> None:
         """Compress the step between two stages, as it is and as the replicates see it."""
-        first, second, method = before.sample, after.sample, self.method
+        first, second = before.sample, after.sample
         if rate is not None:
             self.rates = [*(self.rates or []), float(rate)]
         q = first.design.mean.shape[1]
-        basis = np.eye(q)
         delta = second.parameters - first.parameters
         self.moved |= bool((np.abs(delta) > _STILL).any())
         self.weak = self.weak or JacobianMoments.empty(q)
@@ -145,23 +143,33 @@ class ParameterSteps:
         # direction of the rest: states of a table that nobody visits.
         moves, predicted = np.abs(delta) > _STILL, first.design.mean.any(axis=1)
         self._seen.append(int((moves | predicted).sum()))
-        metrics = step_metrics(before, after, method)
+        metrics = step_metrics(before, after, self.method)
         self._levels = self._levels or [_Level() for _ in metrics]
         pairs = self._replicate_weights(first.n_groups, len(self._grams) - 1)
         for level, metric in zip(self._levels, metrics, strict=True):
-            parts = None
-            if method.needs_groups and self.n_groups > 2:
-                parts = NoiseParts.of(first, second, metric)
-            level.steps.append(step_between(first, second, metric, basis=basis, parts=parts))
-            level.log_determinants.append(metric.log_determinant)
-            level.replicates = level.replicates or [[] for _ in pairs]
-            for mine, pair in zip(level.replicates, pairs, strict=True):
-                kept = parts if method.debias else None
-                mine.append(
-                    step_between(first, second, metric, basis=basis, weights=pair, parts=kept)
-                )
-                if self._folds(rate is not None):
-                    mine[:] = [_folded(mine, 1.0 if rate is None else rate)]
+            self._compress(level, metric, (first, second), pairs, rate)
+
+    def _compress(
+        self,
+        level: _Level,
+        metric: Metric,
+        stages: tuple[StageSample, StageSample],
+        pairs: list[tuple[Float, Float]],
+        rate: float | None,
+    ) -> None:
+        """Add the step between two stages, and every replicate of it, to a noise level."""
+        basis = np.eye(stages[0].design.mean.shape[1])
+        parts = None
+        if self.method.needs_groups and self.n_groups > 2:
+            parts = NoiseParts.of(*stages, metric)
+        level.steps.append(step_between(*stages, metric, basis=basis, parts=parts))
+        level.log_determinants.append(metric.log_determinant)
+        level.replicates = level.replicates or [[] for _ in pairs]
+        kept = parts if self.method.debias else None
+        for mine, pair in zip(level.replicates, pairs, strict=True):
+            mine.append(step_between(*stages, metric, basis=basis, weights=pair, parts=kept))
+            if self._folds(rate is not None):
+                mine[:] = [_folded(mine, 1.0 if rate is None else rate)]
 
     def _folds(self, rated: bool) -> bool:
         """Whether all steps can stand as one, the rates being equal or known."""
@@ -186,53 +194,51 @@ class ParameterSteps:
         assert self.weak is not None
         return replace(gauge, weak=self.weak.weak_directions(gauge.identified))
 
-    def find(self, gauge: Gauge) -> Found:
+    def find(self, gauge: Gauge, report: Progress | None = None) -> Found:
         """Weights, rates and their uncertainty from the steps seen so far."""
-        method, rates = self.method, self._known_rates
-        # Non-negativity is about the features themselves: a rotated basis would lose it.
-        basis = np.eye(len(gauge.feature_names)) if method.nonnegative else gauge.identified
-        fits = [
-            Regression.of(
-                joined(level.steps).projected(basis),
-                level.log_determinants,
-                basis,
-                rates,
-                method,
-                i,
-            )
-            for i, level in enumerate(self._levels)
-        ]
-        # The noise level under which the movements are most likely.
-        found = fits[0] if len(fits) == 1 else max(fits, key=lambda fit: fit.log_likelihood)
-        spread = None
+        rates = self._known_rates
+        found, spread = self._best_level(gauge, rates), None
         if self._replicated:
-            found, spread = self._with_replicates(found, rates)
+            found, spread = self._with_replicates(found, rates, report)
         weights, size = found.normalised(known=rates is not None)
         own_rates = rates if rates is not None else self._assumed_rates
+        solution = found.solution
         return Found(
             weights=found.weights,
-            rates=found.solution.learning_rates,
+            rates=solution.learning_rates,
             fit=explain_grams(
                 np.stack(self._grams),
                 weights,
-                found.solution.learning_rates * size,
+                solution.learning_rates * size,
                 fitted=len(gauge.feature_names) - gauge.n,
                 n_parameters=max(float(np.mean(self._seen)), 1.0),
             ),
             gain=turned_gain(replace(found.steps, noise=None), own_rates, seed=self.seed),
             words=self._words(found),
-            covariance=None if spread is None else spread.covariance,
-            freedom=0 if spread is None else spread.freedom,
-            draws=None if spread is None else spread.draws,
-            planning=None if spread is None else spread.planning,
             rule="gradient",
-            solved=found.solution.status,
-            trace=found.solution.objective_trace,
-            rank=found.solution.rank,
-            condition=found.solution.condition,
+            solved=solution.status,
+            trace=solution.objective_trace,
+            rank=solution.rank,
+            condition=solution.condition,
             keeps_scale=rates is not None,
-            notes=(found.noise_note(),) if method.debias else (),
+            spread=spread,
+            notes=(
+                *shortness(len(self._grams)),
+                *([found.noise_note()] if self.method.debias else []),
+            ),
         )
+
+    def _best_level(self, gauge: Gauge, rates: Float | None) -> Regression:
+        """The steps solved at the noise level under which the movements are most likely."""
+        # Non-negativity is about the features themselves: a rotated basis would lose it.
+        everything = np.eye(len(gauge.feature_names))
+        basis = everything if self.method.nonnegative else gauge.identified
+        fits = []
+        for i, level in enumerate(self._levels):
+            steps = joined(level.steps).projected(basis)
+            logs = level.log_determinants
+            fits.append(Regression.of(steps, logs, basis, rates, self.method, i))
+        return fits[0] if len(fits) == 1 else max(fits, key=lambda fit: fit.log_likelihood)
 
     @property
     def _known_rates(self) -> Float | None:
@@ -244,8 +250,8 @@ class ParameterSteps:
         return np.ones(len(self._grams)) if self.method.rates is Rates.SHARED else None
 
     def _with_replicates(
-        self, found: Regression, rates: Float | None
-    ) -> tuple[Regression, _Spread | None]:
+        self, found: Regression, rates: Float | None, report: Progress | None
+    ) -> tuple[Regression, Spread | None]:
         """Solve every replicate's steps as the estimate was, noise subtracted or not."""
         level = self._levels[found.level].replicates
         projected = [[step.projected(found.basis) for step in steps] for steps in level]
@@ -258,17 +264,19 @@ class ParameterSteps:
                 steps = replace(joined(mine), noise=None) if plain else joined(mine)
                 again = solve_steps(steps, folded, method, ridge=fit.ridge, tolerance=1e-8)[0]
                 weights.append(normalised(fit.basis @ again.weights, known=known)[0])
+                if report is not None:
+                    report("intervals", len(weights), len(projected))
             return np.stack(weights)
 
         replicates, bias = solved(found, plain=False), np.zeros(len(found.basis))
         if method.debias == "auto" and found.steps.noise is not None:
             plain = found.uncorrected(rates, method)
-            found, replicates, bias = _less_error(
+            found, replicates, bias = less_error(
                 found, replicates, plain, solved(plain, plain=True), method, known=known
             )
         if not self.wanted:
             return found, None
-        return found, _spread(found, replicates, bias, method, self.seed, known=known)
+        return found, spread_from(found, replicates, bias, method, self.seed, known=known)
 
     def _words(self, found: Regression) -> str:
         method = self.method
@@ -300,186 +308,3 @@ def _folded(steps: Sequence[Steps], rate: float) -> Steps:
         return new
     total = steps[0].n_parameters + new.n_parameters
     return replace(joined([steps[0], new]).merged(np.ones(2)), n_parameters=total)
-
-
-def solve_steps(
-    steps: Steps,
-    rates: Float | None,
-    method: Method,
-    *,
-    ridge: float | None = None,
-    tolerance: float = 1e-13,
-) -> tuple[Solution, float]:
-    """Weights and rates of compressed steps as a method wants them, and the ridge that was used."""
-    shared = method.rates is Rates.SHARED
-    if ridge is None and isinstance(method.ridge, str):
-        # Rates move little once the ridge is about right.
-        assumed = np.ones(steps.n_steps) if rates is None else rates
-        for _ in range(1 if shared or rates is not None else 3):
-            ridge = evidence_ridge(steps, assumed)
-            assumed = solve_steps(steps, rates, method, ridge=ridge)[0].learning_rates
-    penalty = float(method.ridge or 0.0) if ridge is None else ridge
-    solution = solve(
-        steps,
-        rates,
-        ridge=penalty,
-        nonnegative=method.nonnegative,
-        shared_rate=shared,
-        epsilon=method.epsilon,
-        max_iterations=method.max_iterations,
-        tolerance=tolerance,
-    )
-    return solution, penalty
-
-
-def normalised(weights: Float, *, known: bool) -> tuple[Float, float]:
-    """Unit weights, unless known rates give them a scale; and the size they had."""
-    size = float(np.linalg.norm(weights))
-    if known or size == 0:
-        return weights, 1.0
-    return weights / size, size
-
-
-@dataclass(frozen=True, eq=False)
-class Regression:
-    """All steps solved at one noise level.
-
-    Attributes:
-        steps: Compressed, in the coordinates of `basis`; with noise if it is to be subtracted.
-        noise: Expected noise of the steps' Gram matrices, (m, k + 1, k + 1), or None.
-        log_determinants: Of the movements' covariances, shape (m,).
-        basis: Columns of weight space, shape (q, k).
-        solution: In the coordinates of `basis`.
-        ridge: The penalty it was solved with.
-        level: Index of the noise level.
-    """
-
-    steps: Steps
-    noise: Float | None
-    log_determinants: Float
-    basis: Float
-    solution: Solution
-    ridge: float
-    level: int = 0
-
-    @classmethod
-    def of(
-        cls,
-        steps: Steps,
-        log_determinants: Sequence[float],
-        basis: Float,
-        rates: Float | None,
-        method: Method,
-        level: int = 0,
-    ) -> Regression:
-        """Solve the steps, which carry their noise if groups of episodes show it."""
-        noise = steps.noise
-        if not method.debias:
-            steps = replace(steps, noise=None)
-        solution, ridge = solve_steps(steps, rates, method)
-        return cls(steps, noise, np.array(log_determinants), basis, solution, ridge, level)
-
-    def uncorrected(self, rates: Float | None, method: Method) -> Regression:
-        """The same steps solved without subtracting their noise."""
-        steps = replace(self.steps, noise=None)
-        solution, ridge = solve_steps(steps, rates, method)
-        return replace(self, steps=steps, solution=solution, ridge=ridge)
-
-    @property
-    def log_likelihood(self) -> float:
-        """Of the movements at the solution, the scale of the covariance put where it is largest."""
-        n = self.steps.n_steps * self.steps.n_parameters
-        plain = replace(self.steps, noise=None)
-        rest = objective(plain, self.solution.weights, self.solution.learning_rates)
-        return float(-0.5 * (n * np.log(max(rest, 1e-300) / n) + self.log_determinants.sum()))
-
-    @property
-    def weights(self) -> Float:
-        """Of the features, not normalised."""
-        return np.asarray(self.basis @ self.solution.weights)
-
-    def normalised(self, *, known: bool) -> tuple[Float, float]:
-        """The weights in their scale, and what they were divided by."""
-        return normalised(self.weights, known=known)
-
-    def noise_note(self) -> str:
-        """What became of the Jacobians' noise."""
-        if self.noise is None:
-            return "Jacobian noise was not subtracted: every stage needs at least three episodes"
-        if self.steps.noise is None:
-            return (
-                "the noise of the Jacobians was not subtracted: the weights would have spread more "
-                "than they gained; intervals allow for the bias that remains"
-            )
-        if self.solution.share >= 1:
-            return "the noise of the Jacobians was subtracted in full"
-        return (
-            f"only {self.solution.share:.0%} of the noise of the Jacobians could be subtracted in "
-            "the noisiest direction of the weights: more episodes would tell"
-        )
-
-
-def _less_error(
-    corrected: Regression,
-    corrected_replicates: Float,
-    plain: Regression,
-    plain_replicates: Float,
-    method: Method,
-    *,
-    known: bool,
-) -> tuple[Regression, Float, Float]:
-    """Choose between weights with noise subtracted, and without, by their expected error.
-
-    The corrected weights count as unbiased. The others are biased by the difference, as far as
-    that exceeds its own sampling noise. Both errors are rough, and the corrected weights' is the
-    rougher: they have to promise half of the other's.
-
-    Returns:
-        The choice, its replicates, and the bias it is taken to have.
-    """
-    leave_out = method.uncertainty == "jackknife"
-    gap = plain.normalised(known=known)[0] - corrected.normalised(known=known)[0]
-    noise = np.trace(spread_of(plain_replicates - corrected_replicates, leave_out=leave_out))
-    squared = float(gap @ gap)
-    bias = gap * np.sqrt(max(0.0, 1 - noise / squared)) if squared > 0 else gap
-    error = np.trace(spread_of(plain_replicates, leave_out=leave_out)) + bias @ bias
-    if 2 * np.trace(spread_of(corrected_replicates, leave_out=leave_out)) <= error:
-        return corrected, corrected_replicates, np.zeros_like(bias)
-    return plain, plain_replicates, bias
-
-
-@dataclass(frozen=True, eq=False)
-class _Spread:
-    """Uncertainty of the normalised weights."""
-
-    covariance: Float
-    freedom: int
-    draws: Float | None
-    planning: Planning
-
-
-def _spread(
-    found: Regression, replicates: Float, bias: Float, method: Method, seed: int, *, known: bool
-) -> _Spread:
-    """Uncertainty from replicates, remaining bias, and movement that stays unexplained."""
-    weights, size = found.normalised(known=known)
-    leave_out = method.uncertainty == "jackknife"
-    sampling = spread_of(replicates, leave_out=leave_out)
-    draws = None if leave_out else recentred(replicates, weights, unit=not known)
-    learner = np.zeros_like(sampling)
-    if method.process_noise and found.noise is not None:
-        plain = replace(found.steps, noise=None)
-        left = unexplained_covariance(plain, found.noise, found.solution, found.ridge)
-        # Normalising removes what points along the weights themselves.
-        turn = found.basis
-        if not known:
-            turn = (turn - np.outer(weights, weights @ turn)) / size
-        learner = turn @ left @ turn.T
-    extra = np.outer(bias, bias) + learner
-    if draws is not None and extra.any():
-        rng = np.random.default_rng([seed, 0, 1])
-        noise = student_draws(np.zeros(len(weights)), extra, 0, len(draws), rng)
-        draws = recentred(draws + noise, weights, unit=not known)
-    freedom = len(replicates) - 1 if leave_out else 0
-    planning = Planning.of(sampling + np.outer(bias, bias), learner)
-    return _Spread(sampling + extra, freedom, draws, planning)

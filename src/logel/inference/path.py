@@ -28,7 +28,7 @@ from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.more_data import Planning
 from logel.inference.smooth import JointFit, expected_covariance, fit_path
-from logel.inference.spread import spread_of, student_draws
+from logel.inference.spread import Spread, spread_of, student_draws
 from logel.inference.status import Status
 from logel.inference.watched import Look, Watched
 from logel.policies.base import Policy
@@ -96,9 +96,10 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
         rank=len(gauge.feature_names) - gauge.n,
         keeps_scale=watched.history.learning_rates is not None and RULES[found.rule].keeps_scale,
     )
-    if watched.intervals:
+    if found.spread is not None:
         draws = _or_no_reward(found.gain, basis, draw(method.n_draws, rng), rng)
-        found = replace(found, draws=draws - (draws @ gauge.directions.T) @ gauge.directions)
+        draws = draws - (draws @ gauge.directions.T) @ gauge.directions
+        found = replace(found, spread=replace(found.spread, draws=draws))
     return found, gauge
 
 
@@ -197,13 +198,13 @@ def _smoothed(
     rules = {name: worlds.rule(name, worlds.world) for name in names}
     nulls = worlds.nulls() if watched.intervals else None
     choice = choose_rule(rules, method, cloned=path, nulls=nulls, report=watched.report)
-    fit, spread = choice.fit, np.zeros((basis.shape[1],) * 2)
+    fit, noise = choice.fit, np.zeros((basis.shape[1],) * 2)
     if watched.intervals:
 
         def shifted(world: World) -> Float:
             return fit_path(worlds.rule(choice.name, world), max_rounds=1, start=fit).weights
 
-        spread = _world_noise(worlds, fit.model.as_policy(fit.states), shifted)
+        noise = _world_noise(worlds, fit.model.as_policy(fit.states), shifted)
     back = worlds.outward(fit.model, fit.model.as_policy(fit.states), fit.parameters)
     # The last nat of evidence changes nothing that is reported.
     settled = fit.converged or abs(float(np.diff(fit.trace[-2:])[0])) < 1.0
@@ -213,10 +214,6 @@ def _smoothed(
         fit=explained_movement(choice),
         gain=choice.reward_gain,
         words=_words("path cloned jointly with the weights", choice.name, choice.gains),
-        covariance=None,
-        freedom=0,
-        draws=None,
-        planning=_plan(fit, spread, back) if watched.intervals else None,
         rule=choice.name,
         gains=choice.gains,
         solved=Status.OK if settled else Status.NOT_CONVERGED,
@@ -224,8 +221,9 @@ def _smoothed(
         rank=0,
         condition=float(np.linalg.cond(fit.covariance)) ** 0.5,
         keeps_scale=False,
+        spread=Spread(planning=_plan(fit, noise, back)) if watched.intervals else None,
     )
-    return found, lambda n, rng: _averaged_draws(choice, spread, n, rng) @ back.T
+    return found, lambda n, rng: _averaged_draws(choice, noise, n, rng) @ back.T
 
 
 def _words(path: str, name: str, gains: Iterable[str]) -> str:
@@ -307,10 +305,6 @@ def _regressed(
         fit=explain(np.diff(states, axis=0), moved, np.ones(1), np.ones(len(moved)), fitted=q),
         gain=gain(best),
         words=_words("known parameters", best, gains),
-        covariance=None,
-        freedom=0,
-        draws=None,
-        planning=Planning.of(sampling, learner) if watched.intervals else None,
         rule=best,
         gains=gains,
         solved=Status.OK,
@@ -318,6 +312,7 @@ def _regressed(
         rank=0,
         condition=float(np.linalg.cond(fit.covariance)) ** 0.5,
         keeps_scale=False,
+        spread=Spread(planning=Planning.of(sampling, learner)) if watched.intervals else None,
     )
     freedom = max(fit.degrees_of_freedom, 3)
     return (

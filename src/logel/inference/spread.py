@@ -14,11 +14,31 @@ unexplained beyond the episodes' noise does (`unexplained_covariance`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from logel.inference.more_data import Planning
 from logel.inference.regress import Solution
 from logel.inference.steps import Steps
 from logel.types import Float
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """What is known of the uncertainty of weights.
+
+    Attributes:
+        covariance: Of the weights once they are normalised, (q, q); None where draws tell.
+        freedom: Degrees of freedom of the covariance.
+        draws: Of the weights in any scale, shape (n, q), or None.
+        planning: What more data would do to the covariance of the normalised weights.
+    """
+
+    covariance: Float | None = None
+    freedom: int = 0
+    draws: Float | None = None
+    planning: Planning | None = None
 
 
 def jackknife_weights(n_groups: int) -> Float:

@@ -68,7 +68,9 @@ class Watched:
             episodes.append(stage.n_episodes)
             n_rows += stage.n_steps
             first_episodes.append(stage.take(np.zeros(1, dtype=int)))
-            logger.info("stage %d: %d episodes, %d steps", t, stage.n_episodes, stage.n_steps)
+            if self.use_parameters and stage.parameters is not None:  # else cloning has more to say
+                size = (t, stage.n_episodes, stage.n_steps)
+                logger.info("stage %d: %d episodes, %d steps, known parameters", *size)
             self.report("reading", t + 1, len(self.history))
         known = None
         if self.use_parameters:
