@@ -15,7 +15,7 @@ from logel.errors import OptionError
 from logel.inference.gauge import direction_error
 from logel.inference.noise import DenseMetric, IdentityMetric
 from logel.inference.regress import solve
-from logel.inference.regression import Regression, _less_error
+from logel.inference.regression import Regression, less_error
 from logel.inference.status import Status
 from logel.inference.steps import compress
 from logel.learners.tabular import GPOMDPLearner, RandomWalk, observe
@@ -135,7 +135,7 @@ def test_noise_is_subtracted_where_the_bias_outweighs_the_spread() -> None:
     unbiased = fitted([0.6, 0.8])
     for weights, corrected in (([0.8, -0.6], True), ([0.61, 0.79], False)):
         other = fitted(weights)
-        taken, replicates, bias = _less_error(
+        taken, replicates, bias = less_error(
             unbiased, noise, other, 0.5 * noise, Method(uncertainty="bootstrap"), known=False
         )
         assert (taken is unbiased) == corrected

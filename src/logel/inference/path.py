@@ -81,7 +81,7 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     watched = replace(watched, offset=moments.offset(beyond=beyond))
     gauge = look.gauge(bootstrap=_life_goes_on(policy, names))
     basis = feature_basis(gauge, moments.ranges())
-    worlds = _Worlds(watched, basis)
+    worlds = _Worlds(watched, basis, look.fewest)
     rng = np.random.default_rng(watched.seed)
     known = look.parameters
     if known is None:
@@ -143,8 +143,8 @@ def _or_no_reward(gain: float, basis: Float, draws: Float, rng: np.random.Genera
 class _Worlds:
     """Builds the world a policy family acts in, with all episodes or without some of them."""
 
-    def __init__(self, watched: Watched, basis: Float) -> None:
-        self.watched, self.basis = watched, basis
+    def __init__(self, watched: Watched, basis: Float, fewest: int) -> None:
+        self.watched, self.basis, self.fewest = watched, basis, fewest
         history, policy = watched.history, watched.policy
         self._pooled = pooler(history, policy, gamma=watched.gamma)
         self.world = self._pool(watched.stages())
@@ -168,7 +168,7 @@ class _Worlds:
 
     def n_groups(self) -> int:
         """Groups of episodes that can be left out in turn; none if there are too few."""
-        return self.world.n_groups(self.watched.look.fewest)
+        return self.world.n_groups(self.fewest)
 
     def without(self, group: int, n_groups: int, policies: Float) -> World:
         """The world without a group of episodes; the actions to be explained are all there."""
