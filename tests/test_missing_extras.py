@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from test_estimate import example
 
+from estimates import example
 from logel.cli.console import EXTRAS
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.mujoco import FEATURES

@@ -131,7 +131,8 @@ def test_without_stable_baselines_all_names_import_and_the_recorder_names_the_ex
         "import sys; sys.modules['stable_baselines3'] = None\n"
         "from logel import *\nimport logel\n"
         "from logel.errors import MissingExtraError\n"
-        "try:\n    logel.HistoryRecorder\nexcept MissingExtraError as error:\n    print(error)"
+        "assert HistoryRecorder.__name__ == 'HistoryRecorder'\n"
+        "try:\n    HistoryRecorder('folder')\nexcept MissingExtraError as error:\n    print(error)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

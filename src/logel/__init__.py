@@ -43,9 +43,7 @@ if TYPE_CHECKING:
     from logel.inference.infer import infer_reward
     from logel.inference.method import Method
     from logel.inference.observer import Observer
-
-    # Importing all names must work without Stable-Baselines3, so this one is not in __all__.
-    from logel.learners.sb3 import HistoryRecorder as HistoryRecorder
+    from logel.learners.sb3 import HistoryRecorder
     from logel.policies.gaussian import LinearGaussian
     from logel.policies.networks import MLPCategorical, MLPGaussian
     from logel.policies.sb3 import SB3Policy
@@ -54,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Episode",
+    "HistoryRecorder",
     "HistoryWriter",
     "LearningHistory",
     "LinearGaussian",
@@ -78,7 +77,18 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _NAMES:
         raise AttributeError(f"module 'logel' has no attribute {name!r}")
-    return getattr(import_module(_NAMES[name]), name)
+    from logel.errors import MissingExtraError
+
+    try:
+        return getattr(import_module(_NAMES[name]), name)
+    except MissingExtraError as error:
+        missing = error
+
+    # Importing every name works without the extras; using one that needs them says which.
+    def refuse(self: object, *_: object, **__: object) -> None:
+        raise missing
+
+    return type(name, (), {"__init__": refuse, "__doc__": str(missing)})
 
 
 def __dir__() -> list[str]:

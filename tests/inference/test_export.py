@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 import scipy.stats
-from test_estimate import example
 
+from estimates import example
 from logel.errors import MissingExtraError, OptionError
 from logel.inference.export import posterior_draws
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_estimate import example
 
+from estimates import example
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.errors import OptionError
 from logel.inference.infer import infer_reward
