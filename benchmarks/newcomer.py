@@ -129,7 +129,8 @@ def main() -> int:
         files = [code.co_filename for code, _ in path]
         count = returns(files)
         larger = returns([code.co_filename for code, _ in path if opened(code)])
-        measured = f"{count} ({len(path)} functions in {len(set(files))} files); {larger} without one-liners"
+        size = f"{len(path)} functions in {len(set(files))} files"
+        measured = f"{count} ({size}); {larger} without one-liners"
         target = "" if most is None else f"at most {most}"
         checks.append(Check(name, measured, target, most is None or count <= most))
     return report("Returns to a file already left", checks)

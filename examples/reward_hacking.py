@@ -29,8 +29,7 @@ from gymnasium.wrappers import TimeLimit
 from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_vec_env
 
-from logel import LearningHistory, RewardEstimate, infer_reward
-from logel.inference.method import MirrorMethod
+from logel import LearningHistory, Method, RewardEstimate, infer_reward
 from logel.learners.sb3 import HistoryRecorder
 from logel.policies.sb3 import SB3Policy
 from logel.rewards.features import FunctionFeatures
@@ -94,7 +93,7 @@ def audit(
         recorder = HistoryRecorder(path, FunctionFeatures(features, NAMES))
         model.learn(updates * n_envs * 2 * EPISODE, callback=recorder)
         history = LearningHistory.load(path)
-        method = "default" if rates is None else MirrorMethod(rates=rates)
+        method = "default" if rates is None else Method.named("mirror", rates=rates)
         return infer_reward(history, SB3Policy.from_model(model), gamma=GAMMA, method=method)
 
 
@@ -105,7 +104,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=1, help="number of runs")
     parser.add_argument("--first-seed", type=int, default=0, help="seed of the first run")
-    parser.add_argument("--rates", help="schedule, shared or free instead of the default")
+    parser.add_argument("--rates", help="schedule or shared instead of the default")
     options = parser.parse_args()
     torch.set_num_threads(1)
     named = cleared = 0

@@ -17,11 +17,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from typer.testing import CliRunner
 
 from logel.cli.main import app
+from logel.rules.catalogue import RULES
+from logel.worlds.table import TabularWorld
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -87,6 +90,9 @@ def _name(page: Path) -> str:
     [pytest.param(p, marks=[pytest.mark.slow] if _name(p) in _LONG else []) for p in PAGES],
     ids=_name,
 )
+# Pages may add rules; other tests must not see them.
+@patch.dict(RULES)
+@patch.object(TabularWorld, "offers", TabularWorld.offers)
 def test_code_blocks_run(
     page: Path,
     tmp_path: Path,

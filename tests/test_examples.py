@@ -75,7 +75,7 @@ def test_cartpole_covers_the_truth() -> None:
 @pytest.mark.slow
 def test_natural_gradient_is_recognised(tmp_path: Path) -> None:
     printed = run(str(EXAMPLES / "natural_gradient.py"), cwd=tmp_path)
-    assert "learner model 'natural'" in printed
+    assert "rule 'natural'" in printed
     match = re.search(r"loses ([\d.]+)% of what there is to win", printed)
     assert match is not None and float(match[1]) < 5
 

@@ -15,8 +15,10 @@ import numpy as np
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
 from logel.policies.base import Policy
+from logel.policies.softmax import TabularSoftmax
 from logel.types import Array, Float
 from logel.worlds.own_episodes import stage_jacobian
+from logel.worlds.table import TabularWorld, pool_world
 
 NAMES = ("place", "centred", "effort")
 GAMMA = 0.9
@@ -106,6 +108,19 @@ class Practice:
             last_observations=np.asarray(observe(place)),
             features=_episodes(features),
         )
+
+
+def practice_table(practice: Practice | None = None) -> tuple[TabularWorld, Float]:
+    """A table to try rules in: four places and three forces, and the policies (m + 1, d) seen."""
+    policy = TabularSoftmax(4, 3)
+    history = (practice or Practice()).history(policy, _bins, known=True, rated=False)
+    policies = history.parameters()
+    assert policies is not None
+    return pool_world(history, policy, gamma=GAMMA), policies
+
+
+def _bins(place: Float) -> Array:
+    return np.clip((place + 2).astype(int), 0, 3)
 
 
 def _force(policy: Policy, actions: Array) -> Float:

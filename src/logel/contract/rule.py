@@ -61,19 +61,34 @@ def check_rule(rule: Rule, policies: Float, *, parameters: Float | None = None) 
     m, d = before.shape
     assert prediction.design.shape == (m, d, len(parameters))
     assert (np.linalg.eigvalsh(prediction.shape) > 0).all(), "noise must not vanish anywhere"
-    weights = np.where(np.arange(len(parameters)) < rule.n_features, parameters, 0.0)
-    moves = [weights]
-    if not rule.adaptive:
-        moves += list(np.eye(len(parameters))[: rule.n_features])
-    for move in moves:
-        up, down = (rule.following(before, parameters + s * _STEP * move) for s in (1, -1))
+    # What depends on the weights is linear in them, at the design that goes with these weights
+    # (Adam's own size depends on them: a derivative would say something else).
+    q = rule.n_features
+    without = np.concatenate([np.zeros(q), parameters[q:]])
+    # Fits start from no weights at all.
+    start = rule.predict(before, without)
+    assert np.isfinite(start.design).all(), "the design at weights of zero is not finite"
+    assert (np.linalg.eigvalsh(start.shape) > 0).all(), "no noise at weights of zero"
+    np.testing.assert_allclose(
+        prediction.following - start.following,
+        prediction.design[:, :, :q] @ parameters[:q],
+        rtol=1e-6,
+        atol=1e-9,
+        err_msg="the step is not the design times the weights",
+    )
+    for j in range(q, len(parameters)):
+        move = _STEP * np.eye(len(parameters))[j]
+        up, down = (rule.following(before, parameters + s * move) for s in (1, -1))
         np.testing.assert_allclose(
-            prediction.design @ move,
+            prediction.design[:, :, j],
             (up - down) / (2 * _STEP),
             rtol=1e-4,
-            atol=1e-5,
-            err_msg=f"the design is not the slope along parameters {move}",
+            atol=1e-6,
+            err_msg=f"derivative w.r.t. nuisance parameter {j - q}",
         )
+    known = rule.predict(before, parameters, states_known=True)
+    np.testing.assert_allclose(known.following, prediction.following, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(known.design, prediction.design, rtol=1e-9, atol=1e-9)
     rates = rule.rates_of(parameters, m)
     assert rates.shape == (m,) and (rates > 0).all()
 

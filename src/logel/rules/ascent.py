@@ -109,7 +109,6 @@ class Adam(Ascent):
     """Adam-like: each parameter's gradient in units of its own recent size, noise included."""
 
     name = "Adam"
-    adaptive = True
     keeps_scale = False
     memory = 0.9
     """Share of the second moment that is kept from one stage to the next.

@@ -57,8 +57,6 @@ class Rule(ABC):
     """Between which the variance of the process noise is sought."""
     keeps_values: ClassVar[bool] = False
     """Whether the state is a whole table of values, which a policy shows only up to a potential."""
-    adaptive: ClassVar[bool] = False
-    """Whether the design itself depends on the weights' direction, which its slope leaves out."""
     keeps_scale: ClassVar[bool] = False
     """Whether known learning rates give the weights a scale."""
 
