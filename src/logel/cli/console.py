@@ -109,7 +109,7 @@ def progress_bars(quiet: bool, *, verbose: bool = False) -> Iterator[Progress]:
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    # A stage or an update may take minutes: rich's own speed estimate forgets after 30 seconds.
+    # A task may take many minutes: rich's own speed estimate forgets after 30 seconds.
     with (
         _log_lines(console) if verbose else nullcontext(),
         Bars(
@@ -117,14 +117,15 @@ def progress_bars(quiet: bool, *, verbose: bool = False) -> Iterator[Progress]:
             console=console,
             transient=True,
             disable=quiet or not console.is_terminal,
-            speed_estimate_period=3600.0,
+            speed_estimate_period=24 * 3600.0,
         ) as bars,
     ):
         tasks: dict[str, Any] = {}
 
         def report(what: str, done: int, total: int) -> None:
             if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
+                # What was done before says nothing about the speed.
+                tasks[what] = bars.add_task(what, total=total, completed=done)
             bars.update(tasks[what], completed=done, total=total)
 
         yield report

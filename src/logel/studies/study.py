@@ -14,11 +14,11 @@ from logel.errors import MissingExtraError, OptionError
 from logel.studies.claims import Claim, write_claims
 from logel.studies.measures import world
 from logel.studies.plots import require_matplotlib, save_figure
-from logel.studies.run.backends import Backend
 from logel.studies.run.files import write_table
 from logel.studies.run.runner import StudyRun, collect, run_tasks
 from logel.studies.run.tasks import Scalar, Task, TaskFunction, grid
 from logel.studies.summary import markdown_claims, markdown_table
+from logel.types import Progress
 
 try:
     import pandas as pd
@@ -145,26 +145,15 @@ def reproduce(
     *,
     out: Path,
     jobs: int = 2,
-    backend: Backend = "joblib",
+    backend: str = "joblib",
     address: str | None = None,
-    progress: bool = True,
+    progress: Progress | None = None,
     finished: bool = False,
 ) -> StudyResult:
     """Run a study (or what is left of it) and write table, figure and claims to `out/study`.
 
-    Args:
-        study: One of `registry.STUDIES`.
-        options: What to run.
-        out: Folder of the results.
-        jobs: See `run_tasks`, as for `backend`, `address` and `progress`.
-        backend: Where tasks run.
-        address: Of a Ray cluster.
-        progress: Whether to show a progress bar.
-        finished: Compute nothing: report on the tasks that are done, even while others run.
-
-    Raises:
-        OptionError: No task is left by the chosen observers.
-        FormatError: No task is finished, but only finished ones are asked for.
+    With `finished`, compute nothing: report on the tasks that are done, even while others run. For
+    the other arguments see `run_tasks`.
     """
     require_matplotlib()
     folder = out / study.name
