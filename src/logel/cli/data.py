@@ -132,14 +132,13 @@ def export_history(
 
 
 def _export_tables(history: LearningHistory, out: Path, file_format: str) -> list[Path]:
-    from logel.data.table_files import write_table
-    from logel.data.tables import table_of_stages, table_of_steps
+    from logel.data.table_files import write_frame
 
     beside = _stages_beside(out)
     _check_free(beside, may_be_empty=False)
-    written = [write_table(table_of_steps(history), out, file_format)]
-    second = table_of_stages(history)
-    return written if second is None else [*written, write_table(second, beside, file_format)]
+    written = [write_frame(history.to_dataframe(), out, file_format)]
+    second = history.stages_to_dataframe()
+    return written if second is None else [*written, write_frame(second, beside, file_format)]
 
 
 def _check_free(path: Path, *, may_be_empty: bool) -> None:
