@@ -32,7 +32,7 @@ _PACKAGES = {
     "minari": ("h5py", "minari"),
     "mujoco": ("mujoco", "sb3_contrib", "stable_baselines3", "tensorboard"),
     "ray": ("ray",),
-    "report": ("PIL", "matplotlib", "pandas", "plotly"),
+    "report": ("matplotlib", "pandas", "plotly"),
     "sumo": ("libsumo",),
     "tables": ("pyarrow",),
 }

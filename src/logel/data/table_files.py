@@ -68,11 +68,16 @@ def read_tables(
     return steps, None if stages is None else read(Path(stages), (), cells)
 
 
+def check_new_file(path: Path) -> None:
+    """Refuse a path where something would be overwritten."""
+    if path.exists():
+        raise FormatError(f"{path} already exists: choose another path or remove it first")
+
+
 def write_frame(frame: pd.DataFrame, path: FilePath, file_format: str) -> Path:
     """Write a table to a new file, all of it or nothing."""
     target = Path(path)
-    if target.exists():
-        raise FormatError(f"{target} already exists: choose another path or remove it first")
+    check_new_file(target)
     if not target.parent.is_dir():
         raise FormatError(f"cannot write {target}: there is no folder {target.parent}")
     _arrow()

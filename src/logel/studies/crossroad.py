@@ -30,11 +30,10 @@ from logel.learners.pgpe import PGPE, Search, describe, learn, random_walk, watc
 from logel.policies.base import Policy
 from logel.policies.cloning import clone
 from logel.studies import plots
-from logel.studies.claims import Claim, judge
+from logel.studies.claims import Claim, judge, markdown
 from logel.studies.measures import mean_returns, weight_rows
 from logel.studies.run.tasks import Row, Task
 from logel.studies.study import Study
-from logel.studies.summary import markdown
 from logel.types import Float
 from logel.worlds.own_episodes import stage_jacobian
 
@@ -60,14 +59,10 @@ _APPROACH = 6
 
 @dataclass(frozen=True)
 class Wish:
-    """A driver to be watched.
-
-    Attributes:
-        weights: True reward weights, summing to one; None for a driver that wants nothing.
-        learning_rate: PGPE's rate; rewards in other units need other rates.
-    """
+    """A driver to be watched: true weights that sum to one, or None if it wants nothing."""
 
     weights: tuple[float, ...] | None
+    # PGPE's; rewards in other units need other rates.
     learning_rate: float = 7.0
 
 

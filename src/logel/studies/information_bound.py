@@ -31,12 +31,7 @@ MODELS: dict[str, type[Rule]] = {
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """What no unbiased estimator can beat.
-
-    Attributes:
-        covariance: Least covariance of the weights, gauge removed, shape (q, q).
-        weights: The true weights in the same units, gauge removed, shape (q,).
-    """
+    """The least covariance of the weights (q, q), and the true weights; the gauge is removed."""
 
     covariance: Float
     weights: Float

@@ -29,11 +29,10 @@ from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import METHODS, Method, infer_reward
 from logel.policies.networks import MLPGaussian
 from logel.studies import plots
-from logel.studies.claims import Claim, judge, mean_interval
+from logel.studies.claims import Claim, judge, markdown, mean_interval
 from logel.studies.run.files import exclusive
 from logel.studies.run.tasks import Row, Task, checksum
 from logel.studies.study import Study
-from logel.studies.summary import markdown
 from logel.types import Float
 from logel.worlds.own_episodes import Baseline
 
@@ -55,20 +54,14 @@ WEIGHT_COLUMNS = ("feature", "weight", "low", "high", "truth")
 
 @dataclass(frozen=True)
 class Size:
-    """How large a study is.
-
-    Attributes:
-        updates: Of the learner.
-        first: First stage the observer sees: the early ones are too noisy.
-        observer_updates: Of the agents trained on recovered rewards.
-        ppo: What differs from the paper's PPO settings.
-        fit_steps: Minibatch steps of the neural baselines, in units of their own defaults.
-    """
+    """How large a study is, and what differs from the paper's PPO settings."""
 
     updates: int
+    # The first stage that the observer sees: the early ones are too noisy.
     first: int
     observer_updates: int
     ppo: tuple[tuple[str, int], ...] = ()
+    # Minibatch steps of the neural baselines, in units of their own defaults.
     fit_steps: float = 1.0
 
     @property

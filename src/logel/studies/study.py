@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from logel.data.folder import package_versions, write_atomically
 from logel.errors import MissingExtraError, OptionError
-from logel.studies.claims import Claim, write_claims
+from logel.studies.claims import Claim, markdown_claims, markdown_table, write_claims
 from logel.studies.measures import world
 from logel.studies.plots import require_matplotlib, save_figure
 from logel.studies.run.files import write_table
 from logel.studies.run.runner import StudyRun, collect, run_tasks
 from logel.studies.run.tasks import Scalar, Task, TaskFunction, grid
-from logel.studies.summary import markdown_claims, markdown_table
 from logel.types import Progress
 
 try:
