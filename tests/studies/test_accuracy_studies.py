@@ -13,7 +13,6 @@ from logel.studies import accuracy, accuracy_intervals
 from logel.studies.information_bound import (
     MODELS,
     cramer_rao,
-    direction_bound,
     exact_world,
     undiscounted_visits,
 )
@@ -157,7 +156,7 @@ def test_the_bound_is_the_information_of_the_path(learner: str) -> None:
 def test_bounds_fall_with_the_steps_to_the_figures_known() -> None:
     mdp = gridworld_mdp()
     truth = np.asarray(grid_weights(mdp.feature_names))
-    bounds = [direction_bound(mdp, truth, learner="gpomdp", n_steps=m) for m in (5, 10, 30)]
+    bounds = [cramer_rao(mdp, truth, learner="gpomdp", n_steps=m).direction for m in (5, 10, 30)]
     assert bounds == sorted(bounds, reverse=True)
     assert bounds[1] == pytest.approx(0.89, abs=0.02)
     assert bounds[2] == pytest.approx(0.16, abs=0.01)
@@ -167,7 +166,7 @@ def test_bounds_fall_with_the_steps_to_the_figures_known() -> None:
 def test_watching_longer_never_raises_the_bound(learner: str) -> None:
     mdp = gridworld_mdp()
     truth = np.asarray(grid_weights(mdp.feature_names))
-    bounds = [direction_bound(mdp, truth, learner=learner, n_steps=m) for m in (3, 5, 10)]
+    bounds = [cramer_rao(mdp, truth, learner=learner, n_steps=m).direction for m in (3, 5, 10)]
     assert bounds == sorted(bounds, reverse=True)
     assert bounds[-1] < bounds[0]
 

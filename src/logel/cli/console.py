@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +23,6 @@ from logel.errors import LogelError, MissingExtraError
 
 if TYPE_CHECKING:
     from logel.data.history import LearningHistory
-    from logel.data.stage import Stage, StageSource
     from logel.types import Progress
 
 # The packages that an extra installs and that we import.
@@ -131,25 +130,11 @@ def progress_bars(quiet: bool, *, verbose: bool = False) -> Iterator[Progress]:
         yield report
 
 
-@dataclass(frozen=True)
-class _Told:
-    """Stages of another source; every one fetched is told."""
-
-    source: StageSource
-    report: Progress
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int, /) -> Stage:
-        stage = self.source[index]
-        self.report("reading", index + 1, len(self.source))
-        return stage
-
-
 def read_with_progress(history: LearningHistory, report: Progress) -> LearningHistory:
     """The same history, which says how far it has been read."""
-    return replace(history, source=_Told(history.source, report))
+    from logel.data.contents import View
+
+    return replace(history, source=View(history.source, range(len(history)), report))
 
 
 class _ConsoleHandler(logging.Handler):

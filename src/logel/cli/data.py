@@ -62,7 +62,9 @@ def import_history(
     chosen = _format(file_format, sources, "--format")
     # Said before the work, which may take long.
     check_new_folder(out)
-    metadata = _noted(gamma)
+    if gamma is not None and not 0 <= gamma < 1:
+        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
+    metadata = {} if gamma is None else {"gamma": gamma}
     read = _reader(chosen, stages, ignore or ())
     with progress_bars(quiet or json_output) as report:
         history = read(sources, metadata=metadata, progress=report)
@@ -83,14 +85,6 @@ def _mention_unread(sources: Sequence[Path]) -> None:
     if len(sources) == 1 and left.is_file():
         told = f"note: {left} was not read; if it holds the parameters, pass --stages {left}"
         typer.echo(told, err=True)
-
-
-def _noted(gamma: float | None) -> dict[str, float]:
-    if gamma is None:
-        return {}
-    if not 0 <= gamma < 1:
-        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
-    return {"gamma": gamma}
 
 
 def _reader(

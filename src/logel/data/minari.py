@@ -71,8 +71,6 @@ def read_minari(
             progress("reading", len(read), len(datasets))
     stages, notes, returns = zip(*read, strict=True)
     known = {**notes[0].metadata, **metadata}
-    # Datasets may come from different recordings.
-    own_episodes = {note.own_episodes for note in notes}
     if np.isfinite(returns).all():
         known.setdefault("mean_returns", list(returns))
     return Contents.from_stages(
@@ -80,8 +78,13 @@ def read_minari(
         learning_rates=all_or_none([note.learning_rate for note in notes[1:]]),
         feature_names=_common_names(notes),
         metadata=known,
-        own_episodes=own_episodes.pop() if len(own_episodes) == 1 else None,
+        own_episodes=_agreed({note.own_episodes for note in notes}),
     )
+
+
+def _agreed(said: set[bool | None]) -> bool | None:
+    # Datasets may come from different recordings.
+    return said.pop() if len(said) == 1 else None
 
 
 def _common_names(notes: Sequence[_Notes]) -> tuple[str, ...] | None:
@@ -137,9 +140,8 @@ def _episode(where: str, raw: Mapping[str, Any]) -> Episode:
     features = raw["features"]
     if features is not None:
         features = _array(features, f"{where}, features")
-        if features.ndim == 2 and len(features) == length + 1:
-            # Minari's collector stores the info of the reset first; no step belongs to it.
-            features = features[1:]
+        # Minari's collector stores the info of the reset first; no step belongs to it.
+        features = features[1:] if features.shape[:1] == (length + 1,) else features
     with named(where):
         return Episode(arrays["observations"], actions, features, bool(length and flags[-1]))
 
@@ -343,14 +345,17 @@ def _space(history: Contents, part: str, key: str) -> Any:
     shape, kind = first.shape[1:], first.dtype
     if kind.kind == "f":
         return spaces.Box(-np.inf, np.inf, shape, kind.type)
-    low, high = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-    for stage in history:
-        last = stage.last_observations if part == "observations" else None
-        for array in (getattr(stage, part), last):
-            if array is not None:
-                low, high = min(low, int(array.min())), max(high, int(array.max()))
+    ranges = np.array([_range(stage, part) for stage in history])
+    low, high = int(ranges.min()), int(ranges.max())
     count = history.metadata.get(key)
     n = max(high + 1, count if isinstance(count, int) else 0)
     if shape == () and low >= 0 and n <= np.iinfo(np.int32).max:
         return spaces.Discrete(n)
     return spaces.Box(low, high, shape, np.int64)
+
+
+def _range(stage: Stage, part: str) -> tuple[int, int]:
+    values: Array = getattr(stage, part)
+    last = stage.last_observations if part == "observations" else None
+    found = values if last is None else np.concatenate([values, last])
+    return int(found.min()), int(found.max())

@@ -75,9 +75,7 @@ def read_study(folder: Path) -> StudyFolder:
         claims=claims[:_MOST_CLAIMS],
         # The first table of a summary repeats the claims.
         tables=tables[1:] if claims else tables,
-        pictures=[
-            (path.name, _read_png(path)) for path in sorted(folder.glob("*.png"))[:_MOST_PICTURES]
-        ],
+        pictures=_read_pictures(folder),
         made_by=made_by,
     )
 
@@ -262,6 +260,11 @@ def _command(study: StudyFolder) -> str:
         if value not in (None, ""):
             parts += [f"--{name}", clean(value, longest=200)]
     return shlex.join(parts)
+
+
+def _read_pictures(folder: Path) -> list[tuple[str, bytes]]:
+    paths = sorted(folder.glob("*.png"))[:_MOST_PICTURES]
+    return [(path.name, _read_png(path)) for path in paths]
 
 
 def _read_png(path: Path) -> bytes:

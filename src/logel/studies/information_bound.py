@@ -100,11 +100,6 @@ def cramer_rao(
     return Bound(identified @ covariance @ identified, identified @ scaled)
 
 
-def direction_bound(mdp: TabularMDP, weights: Float, *, learner: str, n_steps: int) -> float:
-    """Least root-mean-square direction error of an unbiased estimator."""
-    return cramer_rao(mdp, weights, learner=learner, n_steps=n_steps).direction
-
-
 def _in_model_units(learner: str, weights: Float) -> Float:
     """Weights with the learner's rate or temperature folded in."""
     if learner == "gpomdp":

@@ -137,11 +137,6 @@ def _curve_rows(returns: Float, learner: Float) -> list[Row]:
 # --- the learner ----------------------------------------------------------------------------------
 
 
-def cache_folder() -> Path:
-    """Where recorded learners are kept."""
-    return Path(os.environ.get("LOGEL_CACHE", "~/.cache/logel")).expanduser()
-
-
 def recorded_learner(env: str, seed: int, size: Size) -> tuple[LearningHistory, Float]:
     """The learner's whole history and its mean returns, trained now unless it was before."""
     from logel.envs.mujoco import FEATURES
@@ -153,7 +148,8 @@ def recorded_learner(env: str, seed: int, size: Size) -> tuple[LearningHistory, 
         "settings": asdict(size.settings),
         "packages": package_versions(PACKAGES),
     }
-    folder = cache_folder() / f"{env}-seed{seed}-{checksum(made_with)[:12]}"
+    cache = Path(os.environ.get("LOGEL_CACHE", "~/.cache/logel")).expanduser()
+    folder = cache / f"{env}-seed{seed}-{checksum(made_with)[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     curve = folder / "returns.json"
     # One process at a time trains; the others wait for its result.

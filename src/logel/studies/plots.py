@@ -103,14 +103,9 @@ def rule(axes: Axes, at: float, *, dotted: bool = False) -> None:
 def hundredths_scale(axes: Axes, *, signed: bool = False) -> None:
     """For weights of which one is near 1 and most near 0: logarithmic beyond a hundredth."""
     axes.set_yscale("symlog", linthresh=0.01)
-    ticks, names = [0.01, 0.1, 1], [".01", ".1", "1"]
-    if signed:
-        axes.set_yticks(
-            [-tick for tick in ticks[::-1]] + [0, *ticks],
-            [f"-{name}" for name in names[::-1]] + ["0", *names],
-        )
-    else:
-        axes.set_yticks([0, *ticks], ["0", *names])
+    ticks = {"-1": -1, "-.1": -0.1, "-.01": -0.01, "0": 0, ".01": 0.01, ".1": 0.1, "1": 1}
+    shown = {name: tick for name, tick in ticks.items() if signed or tick >= 0}
+    axes.set_yticks(list(shown.values()), list(shown))
 
 
 def band(axes: Axes, rows: pd.DataFrame, x: str, y: str, *, color: str, label: str) -> None:

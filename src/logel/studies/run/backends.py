@@ -11,7 +11,6 @@ import itertools
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -102,9 +101,6 @@ def _start_worker(driver: int) -> None:
 @contextlib.contextmanager
 def _blocked_interrupt() -> Iterator[None]:
     """Let a process started meanwhile inherit a blocked Ctrl-C, until it ignores it by itself."""
-    if sys.platform == "win32":
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -191,17 +187,14 @@ def ray_outcomes(
                 if not done:
                     yield None
                 for ready in done:
-                    yield _ray_result(ray, ready, in_flight.pop(ready))
+                    task = in_flight.pop(ready)
+                    try:
+                        yield task, ray.get(ready)
+                    except ray.exceptions.RayError as error:
+                        yield task, _failure(task, error)
         finally:
             for handle in in_flight:
                 ray.cancel(handle, force=True)
-
-
-def _ray_result(ray: Any, handle: Any, task: Task) -> tuple[Task, list[Row] | Failure]:
-    try:
-        return task, ray.get(handle)
-    except ray.exceptions.RayError as error:
-        return task, _failure(task, error)
 
 
 @contextlib.contextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import fcntl
 import io
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,6 @@ from typing import Any
 from logel.data.folder import write_atomically
 from logel.errors import FormatError, LogelError
 from logel.studies.run.tasks import Failure, Row, Task, checksum
-
-if sys.platform != "win32":
-    import fcntl
-
 
 _RESULT_FORMAT = "logel-task-result/1"
 _ERROR_FORMAT = "logel-task-error/1"
@@ -44,9 +40,6 @@ def exclusive(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
     A process that holds it already is an error, or is waited for.
     """
-    if sys.platform == "win32":
-        yield
-        return
     with (folder / ".lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
