@@ -47,12 +47,7 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Named columns of the same length.
-
-    Attributes:
-        columns: By name, in the order of the table.
-        origins: Where the rows came from, in order.
-    """
+    """Named columns of the same length, and where the rows came from."""
 
     columns: Mapping[str, Column]
     origins: tuple[Origin, ...]

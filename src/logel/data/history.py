@@ -19,7 +19,7 @@ from logel.data.folder import read_folder, write_folder
 from logel.data.frames import frame_of_stages, frame_of_steps, table_of_frame
 from logel.data.limits import FilePath, Limits
 from logel.data.minari import read_minari, write_minari
-from logel.data.notebook import history_html, history_line
+from logel.data.notebook import history_line
 from logel.data.table_files import read_tables, write_frame
 from logel.data.tables import contents_of_tables
 from logel.types import Progress
@@ -49,9 +49,6 @@ class LearningHistory(Contents):
 
     def __repr__(self) -> str:
         return history_line(self)
-
-    def _repr_html_(self) -> str:
-        return history_html(self)
 
     @classmethod
     def _of(cls, contents: Contents) -> Self:

@@ -21,6 +21,8 @@ from logel.rules.values import QLearning, SoftPolicy, SoftValue
 from logel.types import Float
 from logel.worlds.table import TabularWorld
 
+# Of a stage, by default, as the studies watch it.
+N_EPISODES, HORIZON = 50, 20
 MODELS: dict[str, type[Rule]] = {
     "gpomdp": Gradient,
     "qlearning": QLearning,
@@ -64,20 +66,12 @@ def exact_world(mdp: TabularMDP, *, horizon: int) -> TabularWorld:
     )
 
 
-def cramer_rao(
-    mdp: TabularMDP,
-    weights: Float,
-    *,
-    learner: str,
-    n_steps: int,
-    n_episodes: int = 50,
-    horizon: int = 20,
-) -> Bound:
+def cramer_rao(mdp: TabularMDP, weights: Float, *, learner: str, n_steps: int) -> Bound:
     """The bound for one of the paper's learners, its first state unknown.
 
     Features are taken to sum to a constant (areas), so that one direction is not identified.
     """
-    world = exact_world(mdp, horizon=horizon)
+    world = exact_world(mdp, horizon=HORIZON)
     model = MODELS[learner](world)
     q, d = mdp.n_features, model.state_dim
     scaled = _in_model_units(learner, weights)
@@ -87,7 +81,7 @@ def cramer_rao(
     information = np.zeros((d + q, d + q))
     for _ in range(n_steps + 1):
         policy = world.probabilities(model.as_policy(state))[0]
-        visits = n_episodes * undiscounted_visits(mdp, policy, horizon)
+        visits = N_EPISODES * undiscounted_visits(mdp, policy, HORIZON)
         fisher = _fisher(policy, visits, whole=model.keeps_values)
         information += sensitivity.T @ fisher @ sensitivity
         step = model.predict(state, parameters)

@@ -24,7 +24,8 @@ import numpy as np
 
 from logel.data.folder import package_versions, write_atomically
 from logel.data.history import LearningHistory
-from logel.errors import LogelError, MissingExtraError
+from logel.data.limits import optional
+from logel.errors import LogelError
 from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import METHODS, Method, infer_reward
 from logel.policies.networks import MLPGaussian
@@ -87,11 +88,8 @@ SIZES = {
 
 def require_simulator() -> None:
     """Say what is not installed."""
-    try:
-        import mujoco  # noqa: F401
-        import stable_baselines3  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("mujoco and stable-baselines3", "mujoco") from None
+    for package in ("mujoco", "stable_baselines3"):
+        optional(package, "mujoco")
 
 
 def run(task: Task, env: str, estimate_rows: Callable[[RewardEstimate], list[Row]]) -> list[Row]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from logel.data.folder import write_atomically
-from logel.errors import MissingExtraError, OptionError
+from logel.data.limits import optional
+from logel.errors import OptionError
 from logel.studies.claims import mean_interval
 from logel.types import Float
 
@@ -48,10 +49,7 @@ _BAND = "mean and 98% band"
 
 def require_matplotlib() -> None:
     """Say that figures cannot be drawn now rather than after hours of work."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("matplotlib", "report") from None
+    optional("matplotlib", "report")
 
 
 def new_figure(width: float, height: float) -> Figure:

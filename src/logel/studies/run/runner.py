@@ -35,15 +35,10 @@ Results = dict[Task, list[Row] | Failure | None]
 
 @dataclass(frozen=True)
 class StudyRun:
-    """What `run_tasks` did and found.
+    """What `run_tasks` did and found; rows and failures are sorted by task.
 
-    Attributes:
-        rows: Tidy records of all successful tasks, sorted by task: study, setting, seed, results.
-        failures: The tasks that failed this time, sorted by task.
-        computed: How many tasks were computed successfully now.
-        reused: How many results were found finished.
-        folder: Where the result and error files are.
-        missing: How many tasks nobody has tried to compute, see `collect`.
+    Rows have study, setting, seed and results of all successful tasks. Nobody has tried to compute
+    those that are `missing`, see `collect`.
     """
 
     rows: tuple[Row, ...]
@@ -104,13 +99,13 @@ def run_tasks(
     """Compute the tasks that have no result yet, in parallel, and return the rows of all.
 
     Every finished task is a file of its own under `out/tasks`, so a run that was stopped, even by
-    SIGKILL, continues where it was. A task that raises is a `Failure`; the others go on.
+    SIGKILL, continues where it was. A task that raises is a `Failure`; the others go on. Ctrl-C
+    raises with a message that says how much is done.
 
     Args:
         tasks: The study's tasks, in any order, without duplicates.
-        function: A function at the top level of an importable module; it receives a task and
-            returns rows, mappings from column name to bool, int, float, str or None. Everything
-            it depends on must be in the task, in `config`, or constant.
+        function: A function at the top level of an importable module. Everything it depends on
+            must be in the task, in `config`, or constant.
         out: Folder of the study; created when missing.
         config: What else determines the results (JSON types), such as a version. Results made with
             another config or function are refused.
@@ -120,9 +115,6 @@ def run_tasks(
         address: Ray cluster to connect to. Without it (and without RAY_ADDRESS in the environment)
             a local one is started, and stopped at the end.
         progress: Called after every task.
-
-    Raises:
-        KeyboardInterrupt: On Ctrl-C, with a message that says how much is done.
     """
     _check_workers(jobs, backend, address)
     ordered, made_by, folder = sorted_tasks(tasks), _provenance(function, config), out / "tasks"
