@@ -122,7 +122,8 @@ def test_the_bound_is_the_information_of_the_path(learner: str) -> None:
     truth = np.asarray(grid_weights(mdp.feature_names))
     n_steps = 3
     found = cramer_rao(mdp, truth, learner=learner, n_steps=n_steps)
-    model = MODELS[learner](exact_world(mdp, horizon=20))
+    world = exact_world(mdp, horizon=20)
+    model = MODELS[learner](world)
     q, d = mdp.n_features, model.state_dim
     # The same units as the bound, and the gauge direction put back.
     scaled = found.weights + truth.mean() * np.linalg.norm(found.weights) / np.linalg.norm(
@@ -133,8 +134,8 @@ def test_the_bound_is_the_information_of_the_path(learner: str) -> None:
     def policies(point: Any) -> Any:
         state, path = point[None, :d], []
         for _ in range(n_steps + 1):
-            path.append(model.policies(state)[0])
-            state = model.following(state, np.concatenate([point[d:], nuisance]))
+            path.append(world.probabilities(model.as_policy(state))[0])
+            state = model.predict(state, np.concatenate([point[d:], nuisance])).following
         return np.stack(path)
 
     here = np.concatenate([np.zeros(d), scaled])
