@@ -18,7 +18,7 @@ from pages import HOSTILE, PIXEL, STUDY, Tags, embedded, example, grid_history
 from command_line import logel
 from logel.data.history import LearningHistory
 from logel.data.stage import Episode
-from logel.errors import FormatError, OptionError
+from logel.errors import FormatError
 from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import Fit, Gauge
 from logel.inference.more_data import Planning
@@ -27,7 +27,6 @@ from logel.report.page import estimate_page, write_report
 from logel.report.page_data import page_data
 from logel.report.page_parts import LARGEST_PAGE
 from logel.report.page_words import headline, next_steps, verdicts
-from logel.report.reward_maps import RewardMap
 from logel.report.safe_text import clean, embed_json, escape
 
 # --- words ------------------------------------------------------------------------------------
@@ -141,7 +140,7 @@ def test_hostile_names_stay_text(history: LearningHistory) -> None:
         versions={HOSTILE[0]: HOSTILE[2]},
         models={HOSTILE[1]: 1.0},
     )
-    page = estimate_page(hostile, replace(history, feature_names=HOSTILE), title=HOSTILE[1])
+    page = estimate_page(hostile, replace(history, feature_names=HOSTILE))
     tags = Tags(page)
     assert len(tags.named("script")) == 2 and tags.named("img") == []
     assert embedded(page)["names"] == [clean(name) for name in HOSTILE]
@@ -190,16 +189,6 @@ def test_a_page_of_very_many_features_and_stages_stays_small() -> None:
     text = Tags(page).text
     assert "Only the 300 largest of 1500 weights" in text
     assert "of the 600 stages are shown" in text
-
-
-def test_a_map_of_ones_own_is_drawn_and_checked() -> None:
-    drawn = RewardMap(np.array([[1.0, np.nan]]), labels=("home", "away"), caption="My world.")
-    data = embedded(estimate_page(example(), reward_map=drawn))
-    assert data["map"]["values"] == [[1.0, None]] and data["map"]["labels"] == ["home", "away"]
-    with pytest.raises(OptionError, match="2 cells, but 1 labels"):
-        RewardMap(np.ones((1, 2)), labels=("a",))
-    with pytest.raises(OptionError, match="rows, columns"):
-        RewardMap(np.ones(3))
 
 
 def test_a_history_of_ten_stages_takes_less_than_five_seconds(tmp_path: Path) -> None:

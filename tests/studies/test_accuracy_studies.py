@@ -13,7 +13,6 @@ from logel.studies import accuracy, accuracy_intervals
 from logel.studies.information_bound import (
     MODELS,
     cramer_rao,
-    direction_bound,
     exact_world,
     undiscounted_visits,
 )
@@ -123,7 +122,8 @@ def test_the_bound_is_the_information_of_the_path(learner: str) -> None:
     truth = np.asarray(grid_weights(mdp.feature_names))
     n_steps = 3
     found = cramer_rao(mdp, truth, learner=learner, n_steps=n_steps)
-    model = MODELS[learner](exact_world(mdp, horizon=20))
+    world = exact_world(mdp, horizon=20)
+    model = MODELS[learner](world)
     q, d = mdp.n_features, model.state_dim
     # The same units as the bound, and the gauge direction put back.
     scaled = found.weights + truth.mean() * np.linalg.norm(found.weights) / np.linalg.norm(
@@ -134,8 +134,8 @@ def test_the_bound_is_the_information_of_the_path(learner: str) -> None:
     def policies(point: Any) -> Any:
         state, path = point[None, :d], []
         for _ in range(n_steps + 1):
-            path.append(model.world.probabilities(model.as_policy(state))[0])
-            state = model.following(state, np.concatenate([point[d:], nuisance]))
+            path.append(world.probabilities(model.as_policy(state))[0])
+            state = model.predict(state, np.concatenate([point[d:], nuisance])).following
         return np.stack(path)
 
     here = np.concatenate([np.zeros(d), scaled])
@@ -157,7 +157,7 @@ def test_the_bound_is_the_information_of_the_path(learner: str) -> None:
 def test_bounds_fall_with_the_steps_to_the_figures_known() -> None:
     mdp = gridworld_mdp()
     truth = np.asarray(grid_weights(mdp.feature_names))
-    bounds = [direction_bound(mdp, truth, learner="gpomdp", n_steps=m) for m in (5, 10, 30)]
+    bounds = [cramer_rao(mdp, truth, learner="gpomdp", n_steps=m).direction for m in (5, 10, 30)]
     assert bounds == sorted(bounds, reverse=True)
     assert bounds[1] == pytest.approx(0.89, abs=0.02)
     assert bounds[2] == pytest.approx(0.16, abs=0.01)
@@ -167,7 +167,7 @@ def test_bounds_fall_with_the_steps_to_the_figures_known() -> None:
 def test_watching_longer_never_raises_the_bound(learner: str) -> None:
     mdp = gridworld_mdp()
     truth = np.asarray(grid_weights(mdp.feature_names))
-    bounds = [direction_bound(mdp, truth, learner=learner, n_steps=m) for m in (3, 5, 10)]
+    bounds = [cramer_rao(mdp, truth, learner=learner, n_steps=m).direction for m in (3, 5, 10)]
     assert bounds == sorted(bounds, reverse=True)
     assert bounds[-1] < bounds[0]
 

@@ -24,8 +24,8 @@ def test_a_small_study_writes_tables_figures_and_claims(tmp_path: Path) -> None:
         STUDIES["crossroad"],
         cases=[{"learner": list(crossroad.LEARNERS), "episodes": [15], "updates": [1]}],
     )
-    result = reproduce(small, StudyOptions(runs=1, seed=1000), out=tmp_path, jobs=1, progress=False)
-    assert result.run.complete, [failure.traceback for failure in result.run.failures]
+    result = reproduce(small, StudyOptions(runs=1, seed=1000), out=tmp_path, jobs=1)
+    assert not result.run.failures, [failure.traceback for failure in result.run.failures]
     folder = tmp_path / "crossroad"
     table = pd.read_csv(folder / "table.csv")
     stages = table[table.part == "stage"]
@@ -111,7 +111,7 @@ def test_without_the_simulator_the_study_costs_one_sentence(
 ) -> None:
     monkeypatch.setitem(sys.modules, "libsumo", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'logel\[sumo\]'"):
-        reproduce(STUDIES["crossroad"], StudyOptions(runs=1), out=tmp_path, progress=False)
+        reproduce(STUDIES["crossroad"], StudyOptions(runs=1), out=tmp_path)
     assert not list(tmp_path.iterdir())
 
 

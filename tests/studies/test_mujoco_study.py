@@ -54,7 +54,7 @@ def test_the_quick_version_runs_from_learner_to_figures(
         assert (folder / name).stat().st_size > 0
     # Asked again, nothing is trained again.
     options = StudyOptions(runs=1, quick=True)
-    again = reproduce(STUDIES[study], options, out=tmp_path, jobs=1, progress=False)
+    again = reproduce(STUDIES[study], options, out=tmp_path, jobs=1)
     assert again.run.computed == 0 and again.run.reused == 5
     # An observer that is not done yet is left out, and not computed.
     (missing,) = (folder / "tasks").glob("*observer=paper*.json")

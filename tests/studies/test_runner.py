@@ -5,7 +5,6 @@ import io
 import json
 import math
 import os
-import pickle
 import random
 import signal
 import subprocess
@@ -15,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 import runner_tasks
@@ -23,7 +21,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logel.errors import FormatError, LogelError, MissingExtraError, OptionError
-from logel.studies.run import runner
 from logel.studies.run.files import exclusive, write_table
 from logel.studies.run.runner import collect, run_tasks
 from logel.studies.run.tasks import Scalar, Task, grid, sorted_tasks
@@ -75,7 +72,6 @@ def test_equal_keys_mean_equal_tasks(
     a, b = Task("study", one, seed_one), Task("study", two, seed_two)
     identical = repr(sorted(one.items())) == repr(sorted(two.items())) and seed_one == seed_two
     assert (a.key.lower() == b.key.lower()) == identical  # some file systems ignore case
-    assert (a == b) == identical
     assert (a.rng().random() == b.rng().random()) == identical
 
 
@@ -86,9 +82,8 @@ def test_the_order_of_a_setting_is_irrelevant(
     items = list(setting.items())
     shuffler.shuffle(items)
     a, b = Task("study", setting, seed), Task("study", dict(items), seed)
-    assert a == b and hash(a) == hash(b) and a.key == b.key
+    assert a.key == b.key
     assert list(a.setting.items()) == list(b.setting.items())
-    assert pickle.loads(pickle.dumps(a)) == a
 
 
 @given(st.text(min_size=1), settings_)
@@ -103,7 +98,6 @@ def test_a_key_is_a_file_name(study: str, setting: dict[str, Scalar]) -> None:
 )
 def test_values_that_python_or_print_confuse_are_distinct(one: Scalar, two: Scalar) -> None:
     a, b = Task("s", {"x": one}, 0), Task("s", {"x": two}, 0)
-    assert a != b
     assert a.key != b.key
     assert a.rng().random() != b.rng().random()
 
@@ -122,22 +116,6 @@ def test_ignoring_a_setting_pairs_the_random_numbers() -> None:
         a.rng(ignoring=["methods"])
 
 
-@pytest.mark.parametrize(
-    ("study", "setting", "seed", "message"),
-    [
-        ("", {}, 0, "non-empty"),
-        ("s", {"seed": 1}, 0, "columns of every table"),
-        ("s", {"x": math.nan}, 0, "finite"),
-        ("s", {"x": [1]}, 0, "not list"),
-        ("s", {}, True, "integer"),
-        ("s", {}, 0.5, "integer"),
-    ],
-)
-def test_a_task_is_validated(study: str, setting: object, seed: object, message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        Task(study, setting, seed)  # type: ignore[arg-type]
-
-
 def test_tasks_are_sorted_by_value_and_duplicates_refused() -> None:
     tasks = [Task("s", {"batch": b}, s) for b in (10, 2, "x", None, 2.5) for s in (10, 9)]
     order = [(t.setting["batch"], t.seed) for t in sorted_tasks(tasks)]
@@ -149,10 +127,12 @@ def test_tasks_are_sorted_by_value_and_duplicates_refused() -> None:
 
 # --- Tables -------------------------------------------------------------------------------------
 
-cells = st.one_of(scalars, st.floats())
+# No study writes a carriage return, which Python's csv misreads.
+words = st.text(st.characters(exclude_characters="\r"), max_size=8)
+cells = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), words)
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=4), cells, min_size=1, max_size=4), max_size=5))
+@given(st.lists(st.dictionaries(words, cells, min_size=1, max_size=4), max_size=5))
 def test_a_table_reads_back(rows: list[dict[str, Scalar]]) -> None:
     path = Path(os.environ["PYTEST_TABLE"])
     text = table(rows, path).decode()
@@ -179,11 +159,9 @@ def _table_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def test_a_table_is_plain_csv(tmp_path: Path) -> None:
-    rows = [{"a": 0.1, "b": True, "c": None}, {"a": np.float32(0.5), "c": "", "d": 'x,"y"'}]
-    expected = b'a,b,c,d\n0.1,True,,\n0.5,,"","x,""y"""\n'
+    rows = [{"a": 0.1, "b": True, "c": None}, {"a": 0.5, "c": "", "d": 'x,"y"'}]
+    expected = b'a,b,c,d\n0.1,True,,\n0.5,,,"x,""y"""\n'
     assert table(rows, tmp_path / "deep" / "t.csv") == expected
-    with pytest.raises(OptionError, match="column 'a' must be"):
-        write_table([{"a": np.zeros(2)}], tmp_path / "t.csv")
     assert [path.name for path in tmp_path.rglob("*.*")] == ["t.csv"]
 
 
@@ -192,8 +170,8 @@ def test_a_table_is_plain_csv(tmp_path: Path) -> None:
 
 def test_a_study_runs_once_and_resumes(tmp_path: Path, traces: Path) -> None:
     out = tmp_path / "out"
-    first = run_tasks(SMALL[:4], runner_tasks.noisy, out=out, jobs=2, progress=False)
-    assert (first.computed, first.reused, first.complete) == (4, 0, True)
+    first = run_tasks(SMALL[:4], runner_tasks.noisy, out=out, jobs=2)
+    assert (first.computed, first.reused, first.failures) == (4, 0, ())
     assert first.rows[0]["study"] == "small"
     assert list(first.rows[0])[:3] == ["study", "batch", "seed"]
 
@@ -203,18 +181,18 @@ def test_a_study_runs_once_and_resumes(tmp_path: Path, traces: Path) -> None:
     truncated.write_bytes(truncated.read_bytes()[:100])
     (out / "tasks" / ".leftover.tmp").write_text("half a resu")
 
-    second = run_tasks(SMALL, runner_tasks.noisy, out=out, jobs=1, progress=False)
-    assert (second.computed, second.reused, second.damaged) == (4, 2, 2)
+    second = run_tasks(SMALL, runner_tasks.noisy, out=out, jobs=1)
+    assert (second.computed, second.reused) == (4, 2)
     assert calls(traces) == {t.key: 2 if t in SMALL[:2] else 1 for t in SMALL}
     assert damaged.read_bytes() == good
     assert not list((out / "tasks").glob("*.tmp"))
 
-    third = run_tasks(SMALL, runner_tasks.noisy, out=out, progress=False)
+    third = run_tasks(SMALL, runner_tasks.noisy, out=out)
     assert (third.computed, third.reused) == (0, 6)
     expected = table(second.rows, tmp_path / "a.csv")
     assert table(third.rows, tmp_path / "b.csv") == expected
     read = collect(SMALL[::-1], runner_tasks.noisy, out=out)
-    assert read.complete and read.reused == 6
+    assert (read.reused, read.missing) == (6, 0)
     assert table(read.rows, tmp_path / "c.csv") == expected
     assert sum(calls(traces).values()) == 8
 
@@ -234,7 +212,7 @@ def test_failures_are_reported_and_do_not_stop_the_others(
     tmp_path: Path, traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = TROUBLE
-    run = run_tasks(tasks, runner_tasks.troubled, out=tmp_path, jobs=2, progress=False)
+    run = run_tasks(tasks, runner_tasks.troubled, out=tmp_path, jobs=2)
     assert [row["seed"] for row in run.rows] == [0, 6, 7]
     assert [failure.task.seed for failure in run.failures] == [1, 2, 3, 4, 5]
     raised, died, left, array, clash = run.failures
@@ -245,7 +223,6 @@ def test_failures_are_reported_and_do_not_stop_the_others(
     assert left.error == "SystemExit: seed 3 left"
     assert "row 0, column 'weights' must be" in array.error
     assert "column 'seed' is the task's" in clash.error
-    assert not run.complete
     assert "8 tasks: 3 computed, 0 reused, 5 failed." in run.summary()
     assert "ValueError: seed 1 is unlucky" in run.summary()
 
@@ -254,13 +231,13 @@ def test_failures_are_reported_and_do_not_stop_the_others(
     assert "\n".join(stored["traceback"]) == raised.traceback.rstrip()
     partial = collect(tasks, runner_tasks.troubled, out=tmp_path)
     assert partial.rows == run.rows
-    assert (partial.missing, partial.complete) == (5, False)
+    assert partial.missing == 5
     assert "3 of 8 tasks are finished" in partial.summary()
     with pytest.raises(FormatError, match="none of the 8 tasks has a readable result"):
         collect(tasks, runner_tasks.troubled, out=tmp_path / "elsewhere")
 
     monkeypatch.setenv("RUNNER_TEST_REPAIRED", "1")
-    again = run_tasks(tasks, runner_tasks.troubled, out=tmp_path, jobs=2, progress=False)
+    again = run_tasks(tasks, runner_tasks.troubled, out=tmp_path, jobs=2)
     assert (again.computed, again.reused, again.failures) == (5, 3, ())
     assert not list(run.folder.glob("*.error.json"))
     assert calls(traces) == {t.key: 2 if 1 <= t.seed <= 5 else 1 for t in tasks}
@@ -271,11 +248,11 @@ def test_results_made_otherwise_are_refused(tmp_path: Path) -> None:
     config = {"version": 1, "learner": {"rate": 0.1}}
     run_tasks(task, runner_tasks.troubled, out=tmp_path, config=config, jobs=1)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
-    with pytest.raises(FormatError, match=r"version=1, not 2; choose another folder"):
+    with pytest.raises(FormatError, match=r"'version': 1.*, not .*'version': 2.*; choose"):
         run_tasks(task, runner_tasks.troubled, out=tmp_path, config={**config, "version": 2})
-    with pytest.raises(FormatError, match=r'learner=\{"rate": 0.1\}, not \(absent\)'):
+    with pytest.raises(FormatError, match=r"'learner': \{'rate': 0.1\}"):
         collect(task, runner_tasks.troubled, out=tmp_path, config={"version": 1})
-    with pytest.raises(FormatError, match="function runner_tasks:troubled, not runner_tasks:noisy"):
+    with pytest.raises(FormatError, match=r"runner_tasks:troubled.*, not .*runner_tasks:noisy"):
         run_tasks(task, runner_tasks.noisy, out=tmp_path, config=config)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
     assert run_tasks(task, runner_tasks.troubled, out=tmp_path, config=config).reused == 1
@@ -294,32 +271,13 @@ def test_bad_arguments_say_what_to_do(tmp_path: Path, monkeypatch: pytest.Monkey
     noisy = runner_tasks.noisy
     with pytest.raises(OptionError, match="at least 1"):
         run_tasks(SMALL, noisy, out=tmp_path, jobs=0)
-    with pytest.raises(OptionError, match="'joblib' or 'ray'"):
-        run_tasks(SMALL, noisy, out=tmp_path, backend="dask")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="joblib or ray"):
+        run_tasks(SMALL, noisy, out=tmp_path, backend="dask")
     with pytest.raises(OptionError, match="needs backend='ray'"):
         run_tasks(SMALL, noisy, out=tmp_path, address="10.0.0.1:6379")
-    with pytest.raises(OptionError, match="cannot be imported by a worker"):
-        run_tasks(SMALL, lambda task: [], out=tmp_path)
-    with pytest.raises(OptionError, match="finite JSON values"):
-        run_tasks(SMALL, noisy, out=tmp_path, config={"path": tmp_path})
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"logel\[ray\]"):
         run_tasks(SMALL, noisy, out=tmp_path, backend="ray")
-
-
-def test_the_bar_shows_count_and_time_left(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes standard error for a terminal
-    monkeypatch.setenv("COLUMNS", "100")
-    with runner._progress_bar(5, done=2, show=True) as advance:
-        for failed in (0, 0, 1):
-            advance(failed)
-    shown = capsys.readouterr().err
-    assert "5/5" in shown and "(1 failed)" in shown and "left" in shown
-    with runner._progress_bar(5, done=2, show=False) as advance:
-        advance(0)
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow
@@ -386,9 +344,7 @@ def test_killed_three_times_the_table_is_the_same(tmp_path: Path, traces: Path) 
     assert process.returncode == 0, errors
     assert set(calls(traces) - before) == {t.key for t in runner_tasks.STUDY} - kept
 
-    uninterrupted = run_tasks(
-        runner_tasks.STUDY, runner_tasks.noisy, out=tmp_path / "whole", progress=False
-    )
+    uninterrupted = run_tasks(runner_tasks.STUDY, runner_tasks.noisy, out=tmp_path / "whole")
     expected = table(uninterrupted.rows, tmp_path / "whole.csv")
     assert (out / "table.csv").read_bytes() == expected
 
@@ -425,7 +381,7 @@ def test_ray_gives_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     study, out = runner_tasks.STUDY, tmp_path / "ray"
-    run_tasks(study[::2], runner_tasks.either, out=out, progress=False)
+    run_tasks(study[::2], runner_tasks.either, out=out)
     cluster = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
     )
@@ -436,7 +392,6 @@ def test_ray_gives_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             out=out,
             backend="ray",
             address=cluster.address,
-            progress=False,
         )
         assert not ray.is_initialized()
     finally:
@@ -447,7 +402,7 @@ def test_ray_gives_the_same_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "WorkerCrashedError" in run.failures[1].error
     rows = [row for row in run.rows if row["study"] == "tiny"]
     assert {row["blas"] for row in rows} == {1}
-    local = run_tasks(study, runner_tasks.either, out=tmp_path / "local", progress=False)
+    local = run_tasks(study, runner_tasks.either, out=tmp_path / "local")
     expected = table(local.rows, tmp_path / "local.csv")
     assert table(rows, tmp_path / "ray.csv") == expected
 
@@ -459,6 +414,6 @@ def test_ray_without_an_address_is_started_and_stopped(
     ray = pytest.importorskip("ray")
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    run = run_tasks(SMALL, runner_tasks.noisy, out=tmp_path, backend="ray", progress=False)
+    run = run_tasks(SMALL, runner_tasks.noisy, out=tmp_path, backend="ray")
     assert not ray.is_initialized()
     assert (run.computed, run.failures) == (6, ())

@@ -20,8 +20,8 @@ from logel.studies.study import ALL_OBSERVERS, StudyOptions, reproduce
 def test_every_study_writes_table_figure_and_claims(tmp_path: Path) -> None:
     options = StudyOptions(runs=2, observers=("authors", "lfl", "learner"))
     for study in select("gridworld"):
-        result = reproduce(study, options, out=tmp_path, jobs=1, progress=False)
-        assert result.run.complete
+        result = reproduce(study, options, out=tmp_path, jobs=1)
+        assert not result.run.failures
         folder = tmp_path / study.name
         table = pd.read_csv(folder / "table.csv")
         assert table.seed.nunique() == 2
@@ -44,9 +44,7 @@ def test_every_study_writes_table_figure_and_claims(tmp_path: Path) -> None:
 
 
 def test_learning_curves_rise_towards_the_optimum_and_not_beyond(tmp_path: Path) -> None:
-    result = reproduce(
-        STUDIES["gridworld-curves"], StudyOptions(runs=3), out=tmp_path, jobs=1, progress=False
-    )
+    result = reproduce(STUDIES["gridworld-curves"], StudyOptions(runs=3), out=tmp_path, jobs=1)
     table = pd.DataFrame([dict(row) for row in result.run.rows])
     assert table.best_value.unique() == pytest.approx([3.189], abs=1e-3)
     assert (table.value <= table.best_value + 1e-9).all()
@@ -133,7 +131,7 @@ def test_a_killed_study_resumes_to_the_same_bytes(tmp_path: Path) -> None:
             "from logel.studies.study import StudyOptions, reproduce\n"
             "options = StudyOptions(runs=3, observers=('lfl', 'learner'))\n"
             "study = STUDIES['gridworld-learners']\n"
-            f"reproduce(study, options, out=Path({str(out)!r}), jobs=2, progress=False)\n"
+            f"reproduce(study, options, out=Path({str(out)!r}), jobs=2)\n"
         )
         return [sys.executable, "-c", code]
 

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +23,6 @@ from logel.errors import LogelError, MissingExtraError
 
 if TYPE_CHECKING:
     from logel.data.history import LearningHistory
-    from logel.data.stage import Stage, StageSource
     from logel.types import Progress
 
 # The packages that an extra installs and that we import.
@@ -32,7 +31,7 @@ _PACKAGES = {
     "minari": ("h5py", "minari"),
     "mujoco": ("mujoco", "sb3_contrib", "stable_baselines3", "tensorboard"),
     "ray": ("ray",),
-    "report": ("PIL", "matplotlib", "pandas", "plotly"),
+    "report": ("matplotlib", "pandas", "plotly"),
     "sumo": ("libsumo",),
     "tables": ("pyarrow",),
 }
@@ -109,7 +108,7 @@ def progress_bars(quiet: bool, *, verbose: bool = False) -> Iterator[Progress]:
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    # A stage or an update may take minutes: rich's own speed estimate forgets after 30 seconds.
+    # A task may take many minutes: rich's own speed estimate forgets after 30 seconds.
     with (
         _log_lines(console) if verbose else nullcontext(),
         Bars(
@@ -117,38 +116,25 @@ def progress_bars(quiet: bool, *, verbose: bool = False) -> Iterator[Progress]:
             console=console,
             transient=True,
             disable=quiet or not console.is_terminal,
-            speed_estimate_period=3600.0,
+            speed_estimate_period=24 * 3600.0,
         ) as bars,
     ):
         tasks: dict[str, Any] = {}
 
         def report(what: str, done: int, total: int) -> None:
             if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
+                # What was done before says nothing about the speed.
+                tasks[what] = bars.add_task(what, total=total, completed=done)
             bars.update(tasks[what], completed=done, total=total)
 
         yield report
 
 
-@dataclass(frozen=True)
-class _Told:
-    """Stages of another source; every one fetched is told."""
-
-    source: StageSource
-    report: Progress
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int, /) -> Stage:
-        stage = self.source[index]
-        self.report("reading", index + 1, len(self.source))
-        return stage
-
-
 def read_with_progress(history: LearningHistory, report: Progress) -> LearningHistory:
     """The same history, which says how far it has been read."""
-    return replace(history, source=_Told(history.source, report))
+    from logel.data.contents import View
+
+    return replace(history, source=View(history.source, range(len(history)), report))
 
 
 class _ConsoleHandler(logging.Handler):

@@ -24,7 +24,7 @@ from logel.cli.console import (
     progress_bars,
     read_with_progress,
 )
-from logel.errors import FormatError, OptionError
+from logel.errors import OptionError
 
 if TYPE_CHECKING:
     from logel.data.history import LearningHistory
@@ -57,9 +57,14 @@ def import_history(
     quiet: Quiet = False,
 ) -> None:
     """Make a learning history of tables of steps or of Minari datasets."""
+    from logel.data.folder import check_new_folder
+
     chosen = _format(file_format, sources, "--format")
-    _check_free(out, may_be_empty=True)
-    metadata = _noted(gamma)
+    # Said before the work, which may take long.
+    check_new_folder(out)
+    if gamma is not None and not 0 <= gamma < 1:
+        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
+    metadata = {} if gamma is None else {"gamma": gamma}
     read = _reader(chosen, stages, ignore or ())
     with progress_bars(quiet or json_output) as report:
         history = read(sources, metadata=metadata, progress=report)
@@ -80,14 +85,6 @@ def _mention_unread(sources: Sequence[Path]) -> None:
     if len(sources) == 1 and left.is_file():
         told = f"note: {left} was not read; if it holds the parameters, pass --stages {left}"
         typer.echo(told, err=True)
-
-
-def _noted(gamma: float | None) -> dict[str, float]:
-    if gamma is None:
-        return {}
-    if not 0 <= gamma < 1:
-        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
-    return {"gamma": gamma}
 
 
 def _reader(
@@ -132,21 +129,13 @@ def export_history(
 
 
 def _export_tables(history: LearningHistory, out: Path, file_format: str) -> list[Path]:
-    from logel.data.table_files import write_table
-    from logel.data.tables import table_of_stages, table_of_steps
+    from logel.data.table_files import check_new_file, write_frame
 
     beside = _stages_beside(out)
-    _check_free(beside, may_be_empty=False)
-    written = [write_table(table_of_steps(history), out, file_format)]
-    second = table_of_stages(history)
-    return written if second is None else [*written, write_table(second, beside, file_format)]
-
-
-def _check_free(path: Path, *, may_be_empty: bool) -> None:
-    """Nothing may be there, or an empty folder; said before the work, which may take long."""
-    empty = may_be_empty and path.is_dir() and not any(path.iterdir())
-    if path.exists() and not empty:
-        raise FormatError(f"{path} already exists: choose another path or remove it first")
+    check_new_file(beside)
+    written = [write_frame(history.to_dataframe(), out, file_format)]
+    second = history.stages_to_dataframe()
+    return written if second is None else [*written, write_frame(second, beside, file_format)]
 
 
 def _stages_beside(table: Path) -> Path:

@@ -11,8 +11,7 @@ from rich.markup import escape
 from logel.cli.console import Commands, Stopped, options_of_all
 from logel.cli.data import export_history, import_history, inspect
 from logel.cli.record import record, record_gridworld
-from logel.cli.report import report
-from logel.cli.reward import infer, train
+from logel.cli.reward import infer, report, train
 from logel.cli.studies import build_networks, demo, reproduce
 from logel.errors import LogelError
 

@@ -58,7 +58,7 @@ def record(
         raise OptionError("recording checkpoints needs --checkpoints, --env and --out")
     from logel.learners.checkpoints import record_checkpoints
 
-    chosen = load_features(env, features)
+    chosen = _known_features(env) if features is None else _own_features(features)
     with progress_bars(quiet or json_output) as report:
         history = record_checkpoints(
             checkpoints,
@@ -129,11 +129,6 @@ def read_map(path: Path | None) -> GridMap:
         return GridMap.parse(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"cannot read the map {path}: {error}") from None
-
-
-def load_features(env_id: str, name: str | None) -> RewardFeatures | StepFeatures:
-    """The features named on the command line, or those known for the environment."""
-    return _known_features(env_id) if name is None else _own_features(name)
 
 
 def _known_features(env_id: str) -> RewardFeatures | StepFeatures:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,11 +13,9 @@ from typer import Argument, Option
 
 from logel.cli.console import Json, Quiet, Seed, progress_bars
 from logel.cli.record import MapOption, read_map
-from logel.errors import OptionError
 
 if TYPE_CHECKING:
     from logel.studies.demo import DemoResult
-    from logel.studies.run.backends import Backend
     from logel.studies.study import StudyResult
 
 
@@ -116,23 +114,22 @@ def reproduce(
         map_text="" if map_file is None else "/".join(read_map(map_file).rows),
         quick=quick,
     )
-    if backend not in ("joblib", "ray"):
-        raise OptionError(f"backend must be joblib or ray, but is {backend!r}")
     # JSON has standard output for itself.
     console, told, n_failures = Console(quiet=json_output), [], 0
     for part in chosen:
         if not quiet:
             console.print(f"[bold]{part.name}[/bold]")
-        result = run_study(
-            part,
-            options,
-            out=out,
-            jobs=jobs,
-            backend=cast("Backend", backend),
-            address=address,
-            progress=not (quiet or json_output),
-            finished=finished,
-        )
+        with progress_bars(quiet or json_output) as report:
+            result = run_study(
+                part,
+                options,
+                out=out,
+                jobs=jobs,
+                backend=backend,
+                address=address,
+                progress=report,
+                finished=finished,
+            )
         n_failures += len(result.run.failures)
         told.append({"study": part.name, **_account(result)})
         console.print(result.run.summary())

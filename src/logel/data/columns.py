@@ -47,12 +47,7 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Named columns of the same length.
-
-    Attributes:
-        columns: By name, in the order of the table.
-        origins: Where the rows came from, in order.
-    """
+    """Named columns of the same length, and where the rows came from."""
 
     columns: Mapping[str, Column]
     origins: tuple[Origin, ...]
@@ -119,14 +114,9 @@ class Table:
         return rows.reshape(self.n_rows, *shape)
 
 
-def join(tables: Sequence[Table], *, column: str | None = None) -> Table:
-    """Tables one below the other; they must have the same columns.
-
-    Into `column` goes the number of the table each row came from; a table that has that column
-    already must hold just this number.
-    """
-    if column is not None:
-        tables = [_numbered(table, column, t) for t, table in enumerate(tables)]
+def join_stages(tables: Sequence[Table]) -> Table:
+    """Tables one below the other, one per stage; they must have the same columns."""
+    tables = [_numbered(table, t) for t, table in enumerate(tables)]
     first = tables[0]
     for table in tables[1:]:
         _check_columns(table, first)
@@ -159,11 +149,12 @@ def _join_columns(columns: Sequence[Column]) -> Column:
     )
 
 
-def _numbered(table: Table, column: str, number: int) -> Table:
-    if column in table.columns:
-        told = f"this is file {number} of the {column}s, counted from 0"
-        wrong = table.labels(column) != number
-        table.refuse(wrong, column, f"{{value}}, but {told}; put all in one file, or one in each")
+def _numbered(table: Table, number: int) -> Table:
+    """With the number of its stage, which may be there already."""
+    if "stage" in table.columns:
+        told = f"this is file {number} of the stages, counted from 0"
+        wrong = table.labels("stage") != number
+        table.refuse(wrong, "stage", f"{{value}}, but {told}; put all in one file, or one in each")
         return table
     numbers = Column.of(np.full(table.n_rows, number))
-    return Table({column: numbers, **table.columns}, table.origins)
+    return Table({"stage": numbers, **table.columns}, table.origins)

@@ -23,7 +23,7 @@ from logel.data.stage import (
     named,
 )
 from logel.errors import HistoryError
-from logel.types import Array
+from logel.types import Array, Progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +149,7 @@ class Contents:
         rates = self.learning_rates
         return replace(
             self,
-            source=_View(self.source, indices),
+            source=View(self.source, indices),
             # The rate of a step is kept only if both of its stages are.
             learning_rates=None if rates is None else rates[indices[0] : indices[-1]],
             notes=self.notes[start:stop],
@@ -157,17 +157,21 @@ class Contents:
 
 
 @dataclass(frozen=True)
-class _View:
-    """A range of another source's stages."""
+class View:
+    """A range of another source's stages; every one fetched is told."""
 
     source: StageSource
     indices: range
+    progress: Progress | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, index: int, /) -> Stage:
-        return self.source[self.indices[index]]
+        stage = self.source[self.indices[index]]
+        if self.progress is not None:
+            self.progress("reading", index + 1, len(self))
+        return stage
 
 
 def parameter_rows(parameters: npt.ArrayLike | None, n_stages: int) -> Sequence[Array | None]:

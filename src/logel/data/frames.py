@@ -1,4 +1,4 @@
-"""Tables as pandas data frames."""
+"""Histories as pandas data frames, and frames as tables of steps."""
 
 from __future__ import annotations
 
@@ -8,29 +8,78 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logel.data.columns import Column, Origin, Table
+from logel.data.contents import Contents
 from logel.data.limits import optional
+from logel.data.stage import Stage
+from logel.data.tables import FEATURE, numbers
 from logel.errors import HistoryError
+from logel.types import Array
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def frame_of_table(table: Table) -> pd.DataFrame:
-    """Plain types; pandas' nullable ones only for whole numbers and flags that are missing."""
+def frame_of_steps(history: Contents) -> pd.DataFrame:
+    """The steps of a history, final observations included."""
+    parts = [_frame_of_stage(stage, t, history.feature_names) for t, stage in enumerate(history)]
+    made: pd.DataFrame = optional("pandas", "tables").concat(parts, ignore_index=True)
+    return made
+
+
+def frame_of_stages(history: Contents) -> pd.DataFrame | None:
+    """Parameters and learning rates, one row per stage; None when neither is known."""
+    parameters, rates = history.parameters(), history.learning_rates
+    if parameters is None and rates is None:
+        return None
+    columns = {"stage": np.arange(len(history))}
+    if rates is not None:
+        columns["learning_rate"] = np.append(np.nan, rates)
+    for k, values in enumerate(() if parameters is None else parameters.T):
+        columns[f"parameter_{k}"] = values
+    made: pd.DataFrame = optional("pandas", "tables").DataFrame(columns)
+    return made
+
+
+def _frame_of_stage(stage: Stage, index: int, names: Sequence[str] | None) -> pd.DataFrame:
     pandas = optional("pandas", "tables")
-    frame: dict[str, Any] = {}
-    for name, column in table.columns.items():
-        values, missing = column.values, column.missing
-        if not missing.any():
-            frame[name] = values
-        elif values.dtype.kind == "f":
-            frame[name] = np.where(missing, values.dtype.type(np.nan), values)
-        elif values.dtype == bool:
-            frame[name] = pandas.arrays.BooleanArray(values, missing)
-        else:
-            frame[name] = pandas.arrays.IntegerArray(values, missing)
+    episodes = np.arange(stage.n_episodes)
+    is_step = _with_last(stage, np.ones(stage.n_steps, dtype=bool), False)
+    terminated = np.zeros(stage.n_steps, dtype=bool)
+    terminated[stage.starts + stage.lengths - 1] = stage.terminated
+    observations = _with_last(stage, stage.observations, stage.last_observations)
+    steps = _named("action", stage.actions)
+    if stage.features is not None:
+        labels = numbers(stage.features.shape[1]) if names is None else names
+        steps |= dict(zip([FEATURE + label for label in labels], stage.features.T, strict=True))
+    frame = {
+        "stage": np.full(len(is_step), index),
+        "episode": _with_last(stage, np.repeat(episodes, stage.lengths), episodes),
+        "time": _with_last(stage, stage.times, stage.lengths),
+        **_named("observation", observations),
+    }
+    for name, values in {**steps, "terminated": terminated}.items():
+        frame[name] = _with_last(stage, values, 0)
+        if len(is_step) > stage.n_steps:
+            # Only pandas' own types have room for missing whole numbers and flags.
+            kind = {"i": "Int64", "b": "boolean"}.get(values.dtype.kind, values.dtype)
+            frame[name] = pandas.Series(frame[name], dtype=kind).where(is_step)
     made: pd.DataFrame = pandas.DataFrame(frame)
     return made
+
+
+def _with_last(stage: Stage, values: Array, last: Any) -> Array:
+    """Values of the steps and, if last states were seen, one more row at the end of an episode."""
+    if stage.last_observations is None:
+        return values
+    return np.insert(values, stage.starts + stage.lengths, last, axis=0)
+
+
+def _named(kind: str, values: Array) -> dict[str, Any]:
+    """One column per entry of an observation or action, with its index in its name."""
+    return {
+        "_".join([kind, *map(str, index)]): values[(slice(None), *index)]
+        for index in np.ndindex(values.shape[1:])
+    }
 
 
 def table_of_frame(frame: pd.DataFrame, name: str, ignore: Sequence[str] = ()) -> Table:

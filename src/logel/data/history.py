@@ -16,12 +16,12 @@ import numpy.typing as npt
 from logel.data.arrays import stages_of_arrays
 from logel.data.contents import Contents
 from logel.data.folder import read_folder, write_folder
-from logel.data.frames import frame_of_table, table_of_frame
+from logel.data.frames import frame_of_stages, frame_of_steps, table_of_frame
 from logel.data.limits import FilePath, Limits
 from logel.data.minari import read_minari, write_minari
 from logel.data.notebook import history_html, history_line
-from logel.data.table_files import read_tables, write_table
-from logel.data.tables import contents_of_tables, table_of_stages, table_of_steps
+from logel.data.table_files import read_tables, write_frame
+from logel.data.tables import contents_of_tables
 from logel.types import Progress
 
 if TYPE_CHECKING:
@@ -117,12 +117,11 @@ class LearningHistory(Contents):
 
     def to_dataframe(self) -> pd.DataFrame:
         """All steps as a pandas table, the inverse of `from_dataframe`."""
-        return frame_of_table(table_of_steps(self))
+        return frame_of_steps(self)
 
     def stages_to_dataframe(self) -> pd.DataFrame | None:
         """Learning rates and parameters, one row per stage; None when neither is known."""
-        table = table_of_stages(self)
-        return None if table is None else frame_of_table(table)
+        return frame_of_stages(self)
 
     @classmethod
     def from_csv(
@@ -166,11 +165,11 @@ class LearningHistory(Contents):
 
     def to_csv(self, path: FilePath) -> None:
         """Write all steps to a new CSV file; 32-bit floats come back as 64-bit ones."""
-        write_table(table_of_steps(self), path, "csv")
+        write_frame(frame_of_steps(self), path, "csv")
 
     def to_parquet(self, path: FilePath) -> None:
         """Write all steps to a new Parquet file."""
-        write_table(table_of_steps(self), path, "parquet")
+        write_frame(frame_of_steps(self), path, "parquet")
 
     @classmethod
     def from_minari(

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -140,14 +139,11 @@ def _episode(where: str, raw: Mapping[str, Any]) -> Episode:
         )
     features = raw["features"]
     if features is not None:
-        features = _features(_array(features, f"{where}, features"), length)
+        features = _array(features, f"{where}, features")
+        # Minari's collector stores the info of the reset first; no step belongs to it.
+        features = features[1:] if features.shape[:1] == (length + 1,) else features
     with named(where):
         return Episode(arrays["observations"], actions, features, bool(length and flags[-1]))
-
-
-def _features(features: Array, length: int) -> Array:
-    # Minari's collector stores the info of the reset first; no step belongs to it.
-    return features[1:] if features.ndim == 2 and len(features) == length + 1 else features
 
 
 def _array(value: Any, where: str) -> Array:
@@ -259,19 +255,16 @@ def _parse_notes(raw: Any, where: str) -> _Notes:
     try:
         metadata = dict(raw.get("metadata") or {})
         precision = np.float32 if raw.get("parameter_type") == "float32" else np.float64
+        parameters, rate = raw.get("parameters"), raw.get("learning_rate")
         return _Notes(
-            parameters=_if_known(raw, "parameters", partial(np.array, dtype=precision)),
-            learning_rate=_if_known(raw, "learning_rate", float),
+            parameters=None if parameters is None else np.array(parameters, dtype=precision),
+            learning_rate=None if rate is None else float(rate),
             feature_names=parse_names(raw.get("feature_names")),
             metadata=metadata,
             own_episodes=own_episodes_of(raw, metadata),
         )
     except (AttributeError, ValueError, TypeError, OverflowError) as error:
         raise FormatError(f"{where}: {error}") from None
-
-
-def _if_known(raw: Mapping[str, Any], key: str, parse: Callable[[Any], Any]) -> Any:
-    return None if raw.get(key) is None else parse(raw[key])
 
 
 # --- writing --------------------------------------------------------------------------------
@@ -315,18 +308,20 @@ def _write_dataset(
             _KEY: notes,
         }
     )
-    storage.update_episodes(
-        EpisodeBuffer(
+
+    def buffer(episode: Episode) -> Any:
+        at_end = np.arange(len(episode)) == len(episode) - 1
+        return EpisodeBuffer(
             observations=episode.observations,
             actions=episode.actions,
             # Unknown is not zero: whoever needs rewards should notice.
             rewards=np.full(len(episode), np.nan),
-            terminations=_at_end(len(episode), episode.terminated),
-            truncations=_at_end(len(episode), not episode.terminated),
+            terminations=at_end & episode.terminated,
+            truncations=at_end & (not episode.terminated),
             infos=None if episode.features is None else {"features": episode.features},
         )
-        for episode in stage.episodes
-    )
+
+    storage.update_episodes(map(buffer, stage.episodes))
 
 
 def _stage_notes(history: Contents, stage: Stage, index: int) -> dict[str, Any]:
@@ -340,12 +335,6 @@ def _stage_notes(history: Contents, stage: Stage, index: int) -> dict[str, Any]:
         "metadata": dict(history.metadata),
         "own_episodes": history.own_episodes,
     }
-
-
-def _at_end(length: int, value: bool) -> Array:
-    flags = np.zeros(length, dtype=bool)
-    flags[-1] = value
-    return flags
 
 
 def _space(history: Contents, part: str, key: str) -> Any:
@@ -368,5 +357,5 @@ def _space(history: Contents, part: str, key: str) -> Any:
 def _range(stage: Stage, part: str) -> tuple[int, int]:
     values: Array = getattr(stage, part)
     last = stage.last_observations if part == "observations" else None
-    found = [values] if last is None else [values, last]
-    return min(int(array.min()) for array in found), max(int(array.max()) for array in found)
+    found = values if last is None else np.concatenate([values, last])
+    return int(found.min()), int(found.max())

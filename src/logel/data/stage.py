@@ -109,15 +109,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Signature:
-    """What all episodes of a history share, so that stages can be checked as they arrive.
-
-    Attributes:
-        observation_shape: Shape of one observation.
-        action_shape: Shape of one action.
-        discrete_observations: Whether observations are integers.
-        discrete_actions: Whether actions are integers.
-        n_features: q, or None when no features were recorded.
-    """
+    """What all episodes of a history share, so that stages can be checked as they arrive."""
 
     observation_shape: tuple[int, ...]
     action_shape: tuple[int, ...]

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logel.data.columns import Column, Origin, Table, join
+from logel.data.columns import Column, Origin, Table, join_stages
 from logel.data.folder import write_atomically
 from logel.data.limits import (
     CellCount,
@@ -32,6 +32,9 @@ from logel.data.limits import (
 )
 from logel.errors import FormatError, HistoryError, OptionError
 from logel.types import Progress
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The first bytes of gzip, bzip2, xz, zip and zstandard.
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
@@ -61,50 +64,36 @@ def read_tables(
         if progress is not None:
             progress("reading", len(tables), len(sources))
     # A single file without stages would be a history of one stage: more likely a forgotten column.
-    steps = tables[0] if len(tables) == 1 else join(tables, column="stage")
+    steps = tables[0] if len(tables) == 1 else join_stages(tables)
     return steps, None if stages is None else read(Path(stages), (), cells)
 
 
-def write_table(table: Table, path: FilePath, file_format: str) -> Path:
+def check_new_file(path: Path) -> None:
+    """Refuse a path where something would be overwritten."""
+    if path.exists():
+        raise FormatError(f"{path} already exists: choose another path or remove it first")
+
+
+def write_frame(frame: pd.DataFrame, path: FilePath, file_format: str) -> Path:
     """Write a table to a new file, all of it or nothing."""
     target = Path(path)
-    if target.exists():
-        raise FormatError(f"{target} already exists: choose another path or remove it first")
+    check_new_file(target)
     if not target.parent.is_dir():
         raise FormatError(f"cannot write {target}: there is no folder {target.parent}")
-    write_atomically(target, _WRITERS[file_format](table))
+    _arrow()
+    if file_format == "parquet":
+        write_atomically(target, frame.to_parquet(engine="pyarrow", index=False))
+        return target
+    for name in frame:
+        if set(str(name)) & {"\n", "\r"}:
+            raise HistoryError(f"the name {name!r} has a line break, which CSV cannot hold")
+    # Short decimals of a 32-bit float name another 64-bit one: widen before writing.
+    wide = {name: np.float64 for name, kind in frame.dtypes.items() if kind == np.float32}
+    write_atomically(target, frame.astype(wide).to_csv(index=False).encode())
     return target
 
 
 # --- CSV ------------------------------------------------------------------------------------
-
-
-def _csv_bytes(table: Table) -> bytes:
-    arrow_csv = _arrow("csv")
-    for name in table.columns:
-        if set(name) & {"\n", "\r"}:
-            raise HistoryError(f"the name {name!r} has a line break, which CSV cannot hold")
-    columns = {name: _written(column) for name, column in table.columns.items()}
-    buffer = io.BytesIO()
-    options = arrow_csv.WriteOptions(quoting_style="needed")
-    arrow_csv.write_csv(_arrow().table(columns), buffer, options)
-    return buffer.getvalue()
-
-
-def _written(column: Column) -> Any:
-    """A column in which floats look like floats, and 32-bit ones are written out in full."""
-    values = column.values
-    if values.dtype == np.float32:
-        # Short decimals of a 32-bit float name another 64-bit one: widen before writing.
-        values = values.astype(np.float64)
-    array = _arrow_array(Column(values, column.missing))
-    here = values[~column.missing]
-    if values.dtype.kind != "f" or not (here == np.rint(here)).all():
-        return array
-    # Arrow writes 1.0 as 1, so a column of nothing else would come back as whole numbers.
-    compute, text = _arrow("compute"), array.cast(_arrow().string())
-    whole = compute.invert(compute.match_substring(text, "e"))
-    return compute.if_else(whole, compute.binary_join_element_wise(text, ".0", ""), text)
 
 
 def _read_csv(path: Path, ignore: Sequence[str], cells: CellCount) -> Table:
@@ -188,13 +177,6 @@ def _header(path: Path, line: bytes, limits: Limits) -> list[str]:
 # --- Parquet --------------------------------------------------------------------------------
 
 
-def _parquet_bytes(table: Table) -> bytes:
-    columns = {name: _arrow_array(column) for name, column in table.columns.items()}
-    buffer = io.BytesIO()
-    _arrow("parquet").write_table(_arrow().table(columns), buffer)
-    return buffer.getvalue()
-
-
 def _read_parquet(path: Path, ignore: Sequence[str], cells: CellCount) -> Table:
     check_plain_file(path, cells.limits)
     with _parsing(path), _arrow().OSFile(os.fspath(path)) as source:
@@ -268,11 +250,6 @@ def _is_number(kind: Any) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
-def _arrow_array(column: Column) -> Any:
-    missing = column.missing
-    return _arrow().array(column.values, mask=missing if missing.any() else None)
-
-
 def _first_text(chunked: Any) -> tuple[int, object]:
     """The first entry of a column that does not read as a number."""
     for row, entry in enumerate(chunked):
@@ -296,4 +273,3 @@ def _parsing(path: Path) -> AbstractContextManager[None]:
 
 
 _READERS = {"csv": _read_csv, "parquet": _read_parquet}
-_WRITERS = {"csv": _csv_bytes, "parquet": _parquet_bytes}

@@ -26,16 +26,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from logel.data.arrays import cut_stages
-from logel.data.columns import Column, Origin, Table, join
+from logel.data.columns import Table
 from logel.data.contents import Contents
 from logel.data.limits import shown
-from logel.data.stage import Stage
 from logel.errors import HistoryError
 from logel.types import Array
 
 _LABELS = ("stage", "episode", "time")
 _INDEXED = re.compile(r"(observation|action)((?:_(?:0|[1-9]\d{0,8}))*)")
-_FEATURE = "feature_"
+FEATURE = "feature_"
 _PARAMETER = re.compile(r"parameter_(0|[1-9]\d{0,8})")
 
 
@@ -71,11 +70,11 @@ def contents_of_tables(
         features=table.stack(features, (len(features),))[~final] if features else None,
         parameters=parameters,
     )
-    names = [name.removeprefix(_FEATURE) for name in features]
+    names = [name.removeprefix(FEATURE) for name in features]
     return Contents.from_stages(
         packed,
         learning_rates=rates,
-        feature_names=None if names == _numbers(len(names)) else names,
+        feature_names=None if names == numbers(len(names)) else names,
         metadata=known,
     )
 
@@ -127,7 +126,7 @@ def _recognise(table: Table) -> tuple[_Indexed, _Indexed, list[str]]:
     for name in table.columns:
         if match := _INDEXED.fullmatch(name):
             found[match[1]][tuple(map(int, match[2].split("_")[1:]))] = name
-        elif name.startswith(_FEATURE):
+        elif name.startswith(FEATURE):
             features.append(name)
         elif name not in (*_LABELS, "terminated", "reward"):
             unknown.append(name)
@@ -220,7 +219,8 @@ def _step_column(table: Table, name: str, final: Array) -> tuple[Array, Array]:
     return column.values, column.missing
 
 
-def _numbers(count: int) -> list[str]:
+def numbers(count: int) -> list[str]:
+    """What features without names are called."""
     return [str(k) for k in range(count)]
 
 
@@ -253,62 +253,3 @@ def _parameters(table: Table) -> Array | None:
         _check_column(table, name)
         table.complete(name)
     return table.stack(names, (len(names),)) if names else None
-
-
-# --- writing --------------------------------------------------------------------------------
-
-
-def table_of_steps(history: Contents) -> Table:
-    """The steps of a history, final observations included, as a table."""
-    parts = [_table_of_stage(stage, t, history.feature_names) for t, stage in enumerate(history)]
-    return join(parts)
-
-
-def table_of_stages(history: Contents) -> Table | None:
-    """Parameters and learning rates, one row per stage; None when neither is known."""
-    parameters = history.parameters()
-    if parameters is None and history.learning_rates is None:
-        return None
-    columns = {"stage": Column.of(np.arange(len(history)))}
-    if history.learning_rates is not None:
-        columns["learning_rate"] = Column.of(np.append(np.nan, history.learning_rates))
-    for k, values in enumerate(() if parameters is None else parameters.T):
-        columns[f"parameter_{k}"] = Column.of(values)
-    return Table(columns, (Origin("the table of stages", len(history)),))
-
-
-def _table_of_stage(stage: Stage, index: int, names: Sequence[str] | None) -> Table:
-    numbers = np.arange(stage.n_episodes)
-    is_step = _with_last(stage, np.ones(stage.n_steps, dtype=bool), False)
-    terminated = np.zeros(stage.n_steps, dtype=bool)
-    terminated[stage.starts + stage.lengths - 1] = stage.terminated
-    observations = _with_last(stage, stage.observations, stage.last_observations)
-    steps = _named("action", stage.actions)
-    if stage.features is not None:
-        labels = _numbers(stage.features.shape[1]) if names is None else names
-        steps |= dict(zip([_FEATURE + label for label in labels], stage.features.T, strict=True))
-    everywhere = {
-        "stage": np.full(len(is_step), index),
-        "episode": _with_last(stage, np.repeat(numbers, stage.lengths), numbers),
-        "time": _with_last(stage, stage.times, stage.lengths),
-        **_named("observation", observations),
-    }
-    columns = {name: Column.of(values) for name, values in everywhere.items()}
-    for name, values in {**steps, "terminated": terminated}.items():
-        columns[name] = Column.of(_with_last(stage, values, 0), ~is_step)
-    return Table(columns, (Origin("the history", len(is_step)),))
-
-
-def _with_last(stage: Stage, values: Array, last: Any) -> Array:
-    """Values of the steps and, if last states were seen, one more row at the end of an episode."""
-    if stage.last_observations is None:
-        return values
-    return np.insert(values, stage.starts + stage.lengths, last, axis=0)
-
-
-def _named(kind: str, values: Array) -> dict[str, Array]:
-    """One column per entry of an observation or action, with its index in its name."""
-    return {
-        "_".join([kind, *map(str, index)]): values[(slice(None), *index)]
-        for index in np.ndindex(values.shape[1:])
-    }

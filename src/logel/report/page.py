@@ -18,11 +18,11 @@ from logel.inference.estimate import RewardEstimate
 from logel.report.page_data import page_data
 from logel.report.page_figures import estimate_figures
 from logel.report.page_parts import PNG, assemble, image, section, table
-from logel.report.reward_maps import RewardMap
 from logel.report.safe_text import clean, escape, plain
 from logel.report.study_page import find_studies, study_page
 from logel.types import FeatureFunction
 
+_TITLE = "What the learner wants"
 # Title and lead of every section with figures.
 _SECTIONS = {
     "weights": ("What it wants", ""),
@@ -45,33 +45,25 @@ def estimate_page(
     history: LearningHistory | None = None,
     *,
     features: FeatureFunction | None = None,
-    reward_map: RewardMap | None = None,
     picture: bytes | None = None,
-    title: str = "What the learner wants",
 ) -> str:
-    """The page of an estimate, as HTML.
-
-    Args:
-        estimate: The estimate.
-        history: The history it was made from: adds the stages and, in small discrete worlds, maps.
-        features: Computes the reward features, where the history carries none.
-        reward_map: A drawing of the reward; by default one is made where names or history allow.
-        picture: A PNG of the reward to show as it is.
-        title: Of the page.
-    """
-    found = page_data(estimate, history, features=features, reward_map=reward_map)
-    data = plain(found)
+    """The page of an estimate, as HTML; see `write_report`."""
+    data = plain(page_data(estimate, history, features=features))
     figures = estimate_figures(data)
-    figures["map"] += _picture(picture)
+    if picture is not None:
+        if not picture.startswith(PNG):
+            raise FormatError("the picture of the reward must be a PNG file")
+        alt = "The reward, as drawn by whoever made this page"
+        figures["map"].append(image(picture, title="A picture of the reward", alt=alt))
     sections = [section(name, *_SECTIONS[name], parts) for name, parts in figures.items()]
     body = [
-        _hero(title, data),
+        _hero(data),
         _list_section("warnings", "Warnings", data["warnings"], marker="warnings"),
         *sections,
         _list_section("next", "What to do next", data["next"], marker="steps"),
         _provenance(data),
     ]
-    return assemble(title=title, body="\n".join(part for part in body if part), data=data)
+    return assemble(title=_TITLE, body="\n".join(part for part in body if part), data=data)
 
 
 def write_report(
@@ -80,7 +72,6 @@ def write_report(
     *,
     history: LearningHistory | None = None,
     features: FeatureFunction | None = None,
-    reward_map: RewardMap | None = None,
     picture: bytes | None = None,
 ) -> Path:
     """Write the report of an estimate, of an estimate's file, or of a study's folder.
@@ -89,10 +80,10 @@ def write_report(
         result: An estimate; or the path of one (`estimate.json`, or a folder with such a file); or
             a folder written by `logel reproduce`.
         out: The page to write.
-        history: As in `estimate_page`; of no use for studies, like the rest.
-        features: As in `estimate_page`.
-        reward_map: As in `estimate_page`.
-        picture: As in `estimate_page`.
+        history: The history behind the estimate: adds the stages and, in small discrete worlds,
+            maps. Of no use for studies, like the rest.
+        features: Computes the reward features, where the history carries none.
+        picture: A PNG of the reward to show as it is.
 
     Returns:
         The path of the page.
@@ -102,14 +93,9 @@ def write_report(
         raise OptionError(f"cannot write the report: there is no folder {target.parent}")
     if target.is_dir():
         raise OptionError(f"cannot write the report: {target} is a folder; name a file")
-    if isinstance(result, RewardEstimate):
-        found: RewardEstimate | Sequence[Path] = result
-    else:
-        found = _load(Path(result), target)
+    found = result if isinstance(result, RewardEstimate) else _load(Path(result), target)
     if isinstance(found, RewardEstimate):
-        page = estimate_page(
-            found, history, features=features, reward_map=reward_map, picture=picture
-        )
+        page = estimate_page(found, history, features=features, picture=picture)
     elif history is not None:
         raise OptionError(f"{result} is a study, not an estimate: leave out the history")
     else:
@@ -127,14 +113,14 @@ def _load(path: Path, target: Path) -> RewardEstimate | Sequence[Path]:
     return find_studies(path) if path.is_dir() else RewardEstimate.load(path)
 
 
-def _hero(title: str, data: dict[str, Any]) -> str:
+def _hero(data: dict[str, Any]) -> str:
     facts = "".join(
         f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>"
         for label, value in data["facts"]
     )
     status = data["status"]
     return (
-        f'<header class="hero"><p class="eyebrow">{escape(title)}</p>'
+        f'<header class="hero"><p class="eyebrow">{escape(_TITLE)}</p>'
         f"<h1>{escape(data['headline'], longest=2000)}</h1>"
         f'<p class="lead">{escape(data["qualifier"], longest=2000)}</p>'
         f'<p class="status {escape(status["mood"])}"><b>{escape(status["name"])}</b> '
@@ -150,15 +136,6 @@ def _list_section(name: str, title: str, lines: Sequence[str], *, marker: str) -
         f"<li>{escape(line[:1].upper() + line[1:], longest=1000)}</li>" for line in lines
     )
     return section(name, title, "", [f'<ol class="{marker}">{items}</ol>'])
-
-
-def _picture(picture: bytes | None) -> list[str]:
-    if picture is None:
-        return []
-    if not picture.startswith(PNG):
-        raise FormatError("the picture of the reward must be a PNG file")
-    alt = "The reward, as drawn by whoever made this page"
-    return [image(picture, title="A picture of the reward", alt=alt)]
 
 
 def _provenance(data: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from logel.report.page_words import (
     status_mood,
     verdicts,
 )
-from logel.report.reward_maps import RewardMap, rbf_map, world_map
+from logel.report.reward_maps import rbf_map, world_map
 from logel.report.safe_text import clean
 from logel.types import Array, FeatureFunction
 
@@ -36,13 +36,13 @@ def page_data(
     history: LearningHistory | None = None,
     *,
     features: FeatureFunction | None = None,
-    reward_map: RewardMap | None = None,
 ) -> dict[str, Any]:
     """Everything on the page of an estimate; for the arguments see `estimate_page`."""
     views = None if history is None else stage_views(estimate, history, features=features)
     warnings = [clean(note, longest=600) for note in estimate.notes[:_MOST_NOTES]]
     if history is not None and views is not None:
         warnings += _mismatches(estimate, history, views, computed=features is not None)
+    names = [clean(name, longest=80) for name in estimate.feature_names]
     # In their own order.
     shown = np.sort(np.argsort(-np.abs(estimate.weights), kind="stable")[:_MOST_WEIGHTS])
     if len(shown) < len(estimate.weights):
@@ -59,13 +59,14 @@ def page_data(
             "sentence": status_advice(estimate),
         },
         "facts": _facts(estimate, views),
-        "names": _names(estimate),
+        "names": names,
         "weights": _weights(estimate, shown),
         "gauge": _gauge(estimate, shown),
         **_fit(estimate),
         "planning": _planning(estimate, shown),
-        "map": _map(reward_map or _find_map(estimate, views)),
-        **_stages(views),
+        "map": _map(names, estimate.weights, views),
+        "stages": views and views.shown,
+        "gamma": views and views.gamma,
         "warnings": warnings,
         "next": next_steps(estimate),
         "config": _lines(_flat(estimate.config)),
@@ -74,20 +75,8 @@ def page_data(
     }
 
 
-def _names(estimate: RewardEstimate) -> list[str]:
-    return [clean(name, longest=80) for name in estimate.feature_names]
-
-
 def _lines(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, str]]:
     return [(clean(key), clean(value)) for key, value in pairs]
-
-
-def _find_map(estimate: RewardEstimate, views: StageViews | None) -> RewardMap | None:
-    names = _names(estimate)
-    found = rbf_map(names, estimate.weights)
-    if found is None and views is not None and views.world is not None:
-        found = world_map(views.world, estimate.weights, names)
-    return found
 
 
 def _mismatches(
@@ -190,11 +179,10 @@ def _planning(estimate: RewardEstimate, shown: Array) -> dict[str, Any] | None:
     return {"now": now[shown], "episodes": episodes[shown], "stages": stages[shown]}
 
 
-def _stages(views: StageViews | None) -> dict[str, Any]:
-    return {"stages": views and views.shown, "gamma": views and views.gamma}
-
-
-def _map(drawn: RewardMap | None) -> dict[str, Any] | None:
+def _map(names: list[str], weights: Array, views: StageViews | None) -> dict[str, Any] | None:
+    drawn = rbf_map(names, weights)
+    if drawn is None and views is not None and views.world is not None:
+        drawn = world_map(views.world, weights, names)
     if drawn is None:
         return None
     # Colours show no more than three digits.

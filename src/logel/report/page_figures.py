@@ -46,7 +46,10 @@ def _names(data: Data) -> list[str]:
 
 def _weights(data: Data) -> str:
     found, names = data["weights"], _names(data)
-    ends = [[_range(*pair) for pair in found["intervals"][level]] for level in _LEVELS]
+    ends = [
+        [f"{number(low)} to {number(high)}" for low, high in found["intervals"][level]]
+        for level in _LEVELS
+    ]
     percents = [NOTHING if p is None else f"{100 * p:.1f}%" for p in found["positive"]]
     errors = map(number, found["error"])
     weights = [number(w, 4) for w in found["weight"]]
@@ -70,10 +73,6 @@ def _weights(data: Data) -> str:
         controls=f'<div class="controls">{choice("level", "Interval", intervals, "95")}'
         f"{choice('order', 'Order', orders, 'weight')}</div>",
     )
-
-
-def _range(low: float | None, high: float | None) -> str:
-    return f"{number(low)} to {number(high)}"
 
 
 def _map(drawn: Data) -> str:

@@ -69,14 +69,12 @@ def section(name: str, title: str, lead: str, parts: Sequence[str]) -> str:
     )
 
 
-def image(png: bytes, *, title: str, alt: str, extra: str = "") -> str:
-    """A PNG inside the page, with its title, text alternative and whatever goes below."""
+def image(png: bytes, *, title: str, alt: str) -> str:
+    """A PNG inside the page, with its title and text alternative."""
     encoded = base64.b64encode(png).decode()
     return (
         f'<figure class="card picture"><figcaption><h3>{escape(title)}</h3></figcaption>'
-        f'<img alt="{escape(alt)}" '
-        f'src="data:image/png;base64,{encoded}">'
-        f"{extra}</figure>"
+        f'<img alt="{escape(alt)}" src="data:image/png;base64,{encoded}"></figure>'
     )
 
 

@@ -26,13 +26,7 @@ _BY_STAGE = ("expectations", "expectation_errors", "returns", "return_errors", "
 
 @dataclass(frozen=True, eq=False)
 class StageViews:
-    """What a page shows of a history's stages.
-
-    Attributes:
-        shown: The values that the page's script reads, None for those that are unknown.
-        gamma: Discount factor of returns and expectations.
-        world: The discrete world, if there is one.
-    """
+    """What the page's script reads of a history's stages (None: unknown), and the world."""
 
     shown: Mapping[str, Any]
     gamma: float
@@ -65,15 +59,11 @@ def stage_views(
         "features": chosen,
         **{name: columns[name] for name in _BY_STAGE},
         **_movement(columns),
-        **_policies(columns),
     }
+    if columns["policies"] is not None:
+        # Two digits of a frequency are all that an arrow can show.
+        shown["policies"] = np.round(columns["policies"], 2)
     return StageViews(shown, gamma, world)
-
-
-def _policies(columns: Mapping[str, Any]) -> dict[str, Float]:
-    # Two digits of a frequency are all that an arrow can show.
-    found = columns["policies"]
-    return {} if found is None else {"policies": np.round(found, 2)}
 
 
 def _column(values: list[Any]) -> Float | None:

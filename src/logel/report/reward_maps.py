@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from logel.data.history import LearningHistory
 from logel.data.stage import Signature, Stage
-from logel.errors import OptionError
 from logel.types import FeatureFunction, Float
 
 Int = npt.NDArray[np.int64]
@@ -28,48 +27,27 @@ _RBF_NAME = re.compile(r"rbf\(\s*([-+0-9.e]{1,20})\s*,\s*([-+0-9.e]{1,20})\s*\)"
 
 @dataclass(frozen=True, eq=False)
 class RewardMap:
-    """A picture of a reward: one value per cell, row by row from the top.
+    """A picture of a reward: one value per cell, row by row from the top, NaN where unknown.
 
-    Attributes:
-        values: Reward of every cell, shape (rows, columns); NaN where nothing is known.
-        labels: Name of every cell, row by row, or empty.
-        moves: For every action its (rows down, columns right), or empty when cells are not places.
-        caption: What is drawn, in a sentence.
-        x: Label of the columns.
-        y: Label of the rows.
-        extent: Left, right, bottom and top edge in the units of the labels; None for cells.
+    Actions move by (rows down, columns right); only cells that are places have moves, and only
+    rasters have an extent (left, right, bottom, top).
     """
 
     values: Float
+    caption: str
     labels: tuple[str, ...] = ()
     moves: tuple[tuple[int, int], ...] = ()
-    caption: str = ""
     x: str = "column"
     y: str = "row"
     extent: tuple[float, float, float, float] | None = None
 
-    def __post_init__(self) -> None:
-        values = np.asarray(self.values, dtype=float)
-        if values.ndim != 2 or values.size == 0:
-            raise OptionError(f"a reward map needs shape (rows, columns), but has {values.shape}")
-        if values.size > max(LARGEST_WORLD, _RASTER**2):
-            raise OptionError(f"a reward map of {values.size} cells is too fine to be drawn")
-        if self.labels and len(self.labels) != values.size:
-            raise OptionError(f"there are {values.size} cells, but {len(self.labels)} labels")
-        object.__setattr__(self, "values", values)
-
 
 @dataclass(frozen=True, eq=False)
 class DiscreteWorld:
-    """What the episodes show about a small world of numbered states.
+    """What the episodes show about a small world of numbered states, on a grid if it has columns.
 
-    Attributes:
-        n_states: Number of states S.
-        n_actions: Number of actions A.
-        columns: States per row if they lie on a grid, else None.
-        moves: Displacement (down, right) of every action on that grid.
-        arrival: Mean features on arriving at each state, (S, q); NaN where nobody arrived.
-        exact: Whether the state arrived at determines the features.
+    `arrival` are the mean features on arriving at each state, (S, q), NaN where nobody arrived;
+    they are exact if that state determines them.
     """
 
     n_states: int

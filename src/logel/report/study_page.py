@@ -6,29 +6,24 @@ checked, cut to size and escaped, and pictures enter the page only as pictures.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from logel.errors import FormatError, MissingExtraError, OptionError
-from logel.report.page_parts import LARGEST_PAGE, PNG, assemble, choice, image, section, table
+from logel.errors import FormatError
+from logel.report.page_parts import PNG, assemble, choice, image, section, table
 from logel.report.safe_text import clean, escape, listed, number, plain
 
 _LARGEST_TEXT = 8 * 2**20
 _LARGEST_PICTURE = 32 * 2**20
-# Leaves room for text, style and script.
-_PICTURE_BUDGET = int(0.6 * LARGEST_PAGE)
 _MOST_CLAIMS = 400
 _MOST_ROWS = 400
 _MOST_PICTURES = 12
-_MOST_RUNS = 120
 _MOST_MADE = 40
 # A longer summary scrolls by itself.
 _MOST_OPEN = 40
@@ -41,14 +36,13 @@ Table = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """What a study's folder holds: claims, summary, pictures by name, provenance, first rows."""
+    """What a study's folder holds: claims, summary, pictures by name, provenance."""
 
     name: str
     claims: Sequence[Mapping[str, Any]]
     tables: Sequence[Table]
     pictures: Sequence[tuple[str, bytes]]
     made_by: Mapping[str, Any]
-    rows: Table = ()
 
 
 def find_studies(folder: Path) -> list[Path]:
@@ -83,7 +77,6 @@ def read_study(folder: Path) -> StudyFolder:
         tables=tables[1:] if claims else tables,
         pictures=_read_pictures(folder),
         made_by=made_by,
-        rows=_read_rows(folder / "table.csv"),
     )
 
 
@@ -104,26 +97,19 @@ def _rows_of(lines: Iterable[str]) -> Table:
 def study_page(folders: Sequence[Path]) -> str:
     """The page of one or more studies, as HTML."""
     studies = [read_study(folder) for folder in folders]
-    # Base 64 takes four characters for three bytes.
-    size = sum(len(png) for study in studies for _, png in study.pictures) * 4 / 3
-    shrink = min(1.0, math.sqrt(_PICTURE_BUDGET / size)) if size else 1.0
-    body = [_hero(studies)]
-    body += [_section(study, i, shrink) for i, study in enumerate(studies)]
+    body = [_hero(studies), *(_section(study, i) for i, study in enumerate(studies))]
     title = f"Study: {studies[0].name}" if len(studies) == 1 else f"{len(studies)} studies"
     return assemble(title=title, body="\n".join(body), data={})
 
 
-def _section(study: StudyFolder, index: int, shrink: float) -> str:
+def _section(study: StudyFolder, index: int) -> str:
     parts = [_claims(study, index)] if study.claims else []
-    parts += [_picture(study, name, png, shrink) for name, png in study.pictures]
+    parts += [
+        image(png, title=f"Figure {name}", alt=f"{study.name}: figure {name}")
+        for name, png in study.pictures
+    ]
     parts += [_summary(rows) for rows in study.tables]
     return section(f"study-{index}", study.name, "", [*parts, _made(study)])
-
-
-def _picture(study: StudyFolder, name: str, png: bytes, shrink: float) -> str:
-    smaller = _shrunk(png, shrink) if shrink < 1 else png
-    alt = f"{study.name}: figure {name}"
-    return image(smaller, title=f"Figure {name}", alt=alt, extra=_rows(study.rows))
 
 
 def _hero(studies: Sequence[StudyFolder]) -> str:
@@ -241,15 +227,6 @@ def _summary(rows: Table) -> str:
     return f'<div class="card {look}"><h3>Summary</h3>{data}</div>'
 
 
-def _rows(rows: Table) -> str:
-    """The numbers behind a study's figures, as many as a page can hold."""
-    if len(rows) < 2:
-        return ""
-    told = f"The first {len(rows) - 1} runs" if len(rows) > _MOST_RUNS else "Every run"
-    data = table(rows[0], _even(rows), caption=f"{told}; the rest is in table.csv")
-    return f"<details><summary>Data table</summary>{data}</details>"
-
-
 def _even(rows: Table) -> list[list[str]]:
     width = len(rows[0])
     return [[*row[:width], *[""] * (width - len(row))] for row in rows[1:]]
@@ -285,25 +262,6 @@ def _command(study: StudyFolder) -> str:
     return shlex.join(parts)
 
 
-def _shrunk(png: bytes, factor: float) -> bytes:
-    """A picture with fewer pixels; needs Pillow, which matplotlib brings along."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtraError("pillow", "report") from None
-    try:
-        with Image.open(io.BytesIO(png), formats=["PNG"]) as picture:
-            size = max(1, int(picture.width * factor)), max(1, int(picture.height * factor))
-            small = picture.convert("RGB").resize(size).quantize(256)
-            out = io.BytesIO()
-            small.save(out, "PNG", optimize=True)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise OptionError(
-            f"a figure is too large for a page and cannot be shrunk: {error}"
-        ) from None
-    return out.getvalue()
-
-
 def _read_pictures(folder: Path) -> list[tuple[str, bytes]]:
     paths = sorted(folder.glob("*.png"))[:_MOST_PICTURES]
     return [(path.name, _read_png(path)) for path in paths]
@@ -324,16 +282,6 @@ def _read_text(path: Path) -> str:
     if path.stat().st_size > _LARGEST_TEXT:
         raise FormatError(f"{path} is larger than any file of a study")
     return path.read_bytes().decode("utf-8", errors="replace")
-
-
-def _read_rows(path: Path) -> Table:
-    if not path.is_file():
-        return ()
-    try:
-        reader = csv.reader(io.StringIO(_read_text(path)))
-        return tuple(tuple(row[:40]) for row in islice(reader, _MOST_RUNS + 1) if row)
-    except csv.Error as error:
-        raise FormatError(f"{path} is corrupted or truncated: {error}") from None
 
 
 def _read_json(path: Path) -> Any:

@@ -18,7 +18,7 @@ from logel.envs.tabular import optimal_policy
 from logel.learners.tabular import LEARNERS, GPOMDPLearner, observe
 from logel.studies import plots
 from logel.studies.claims import Claim, judge
-from logel.studies.information_bound import cramer_rao, direction_bound
+from logel.studies.information_bound import cramer_rao
 from logel.studies.measures import judge_tabular, world
 from logel.studies.run.tasks import Row, Task
 from logel.studies.study import Study
@@ -223,8 +223,8 @@ def run_bound(task: Task) -> list[Row]:
     where, steps = world(), task.integer("steps")
     history = where.observe(GPOMDPLearner(exact=True), steps, task.seed_sequence())
     row = judge_tabular(where.mdp, history, "default", where.weights, task.seed)
-    bound = direction_bound(where.mdp, where.weights, learner="gpomdp", n_steps=steps)
-    return [{**row, "bound": bound}]
+    bound = cramer_rao(where.mdp, where.weights, learner="gpomdp", n_steps=steps)
+    return [{**row, "bound": bound.direction}]
 
 
 def bound_claims(table: pd.DataFrame) -> Iterator[Claim]:

@@ -1,4 +1,4 @@
-"""A study's claims as machine-checked rows: statistic, confidence interval, verdict."""
+"""What came out of a study: machine-checked claims, and the table boiled down to Markdown."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,26 +16,27 @@ from rich.table import Table
 
 from logel.data.folder import write_atomically
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 # A one-sided error of one in a hundred: a study makes dozens of claims, few may fail by chance.
 LEVEL = 0.98
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+# In the order of the columns.
+MEASURES = (
+    *("value", "return", "regret", "error", "error_raw", "coverage", "width"),
+    *("significant", "bound", "attainable", "reduction"),
+)
+# Columns that describe the run rather than what is compared.
+_IGNORED = {"study", "seed", "map", "weights", "status", "learner_model", "best_value"}
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence of the paper (or of ours) held against the numbers.
+    """One sentence of the paper (or of ours) held against the numbers of one observer.
 
-    Attributes:
-        claim: The sentence.
-        source: "paper" or "logel".
-        observer: Whose estimates were judged.
-        statistic: What was measured, in words.
-        value: Its mean over runs.
-        low: Lower end of its 98% confidence interval.
-        high: Upper end.
-        threshold: What it is compared with.
-        wanted: "above" or "below" the threshold.
-        runs: Number of runs.
+    The statistic is given in words, with its mean over runs and the ends of its 98% interval;
+    it is wanted "above" or "below" the threshold.
     """
 
     claim: str
@@ -54,9 +56,7 @@ class Claim:
         above, below = self.low > self.threshold, self.high < self.threshold
         if not above and not below:
             # A statistic without any spread sits exactly where it is.
-            if self.low == self.high == self.threshold:
-                return FAILS
-            return UNDECIDED
+            return FAILS if self.low == self.high == self.threshold else UNDECIDED
         return HOLDS if (self.wanted == "above") == above else FAILS
 
 
@@ -137,3 +137,51 @@ def write_claims(claims: Sequence[Claim], path: Path) -> None:
         for key in ("value", "low", "high"):
             row[key] = row[key] if math.isfinite(row[key]) else None
     write_atomically(path, (json.dumps(rows, indent=1, allow_nan=False) + "\n").encode())
+
+
+def markdown(header: Sequence[str], lines: Iterable[Iterable[object]]) -> str:
+    """A Markdown table."""
+    every = [header, ["---"] * len(header), *lines]
+    return "".join("| " + " | ".join(map(str, cells)) + " |\n" for cells in every)
+
+
+def markdown_table(table: pd.DataFrame) -> str:
+    """Mean and 98% interval of every measure, one line per setting."""
+    measures = [name for name in MEASURES if name in table and table[name].notna().any()]
+    keys = [str(name) for name in table if name not in {*_IGNORED, *measures}]
+    if "stage" in keys:
+        # A learning curve is summarised by its two ends.
+        last = table.groupby("learner")["stage"].transform("max")
+        table = table[(table.stage == 0) | (table.stage == last)]
+    return markdown(
+        [*keys, *measures],
+        (
+            [*setting, *(_cell(rows[name].dropna().tolist()) for name in measures)]
+            for setting, rows in table.groupby(keys, sort=False)
+        ),
+    )
+
+
+def markdown_claims(claims: Iterable[Claim]) -> str:
+    """The claims with their verdicts, one line each."""
+    return markdown(
+        ["claim", "source", "observer", "statistic", "mean [98% interval]", "verdict"],
+        (
+            [
+                c.claim,
+                c.source,
+                c.observer,
+                c.statistic,
+                f"{c.value:.3g} [{c.low:.3g}, {c.high:.3g}], wanted {c.wanted} {c.threshold:.3g}",
+                f"**{c.verdict}**",
+            ]
+            for c in claims
+        ),
+    )
+
+
+def _cell(values: list[float]) -> str:
+    if not values:
+        return ""
+    mean, low, high = mean_interval(values)
+    return f"{mean:.3g} ± {(high - low) / 2:.2g}"

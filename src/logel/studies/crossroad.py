@@ -30,11 +30,10 @@ from logel.learners.pgpe import PGPE, Search, describe, learn, random_walk, watc
 from logel.policies.base import Policy
 from logel.policies.cloning import clone
 from logel.studies import plots
-from logel.studies.claims import Claim, judge
+from logel.studies.claims import Claim, judge, markdown
 from logel.studies.measures import mean_returns, weight_rows
 from logel.studies.run.tasks import Row, Task
 from logel.studies.study import Study
-from logel.studies.summary import markdown
 from logel.types import Float
 from logel.worlds.own_episodes import stage_jacobian
 
@@ -54,20 +53,16 @@ TARGET_DISTANCE = 0.05
 SAFE = 0.1
 # The 95% point of so many draws is about between the true 94% and 96% points.
 _FLIPS = 400
-# Frames at the start in which the ego vehicle is not yet in the picture.
-_APPROACH = 6
+# Frames at the start in which the ego vehicle is not yet in the picture, and frames shown.
+_APPROACH, _FRAMES = 6, 6
 
 
 @dataclass(frozen=True)
 class Wish:
-    """A driver to be watched.
-
-    Attributes:
-        weights: True reward weights, summing to one; None for a driver that wants nothing.
-        learning_rate: PGPE's rate; rewards in other units need other rates.
-    """
+    """A driver to be watched: true weights that sum to one, or None if it wants nothing."""
 
     weights: tuple[float, ...] | None
+    # PGPE's; rewards in other units need other rates.
     learning_rate: float = 7.0
 
 
@@ -422,7 +417,7 @@ def _controls(axes: Axes, table: pd.DataFrame, direction: str, title: str) -> No
     plots.tidy(axes, title=title)
 
 
-def strip_figure(table: pd.DataFrame, *, n_frames: int = 6) -> Figure:
+def strip_figure(table: pd.DataFrame) -> Figure:
     """The same traffic met by the cautious driver of the first seed before and after learning."""
     rows = _part(table, "stage", learner="cautious")
     rows = rows[rows.seed == rows.seed.min()].sort_values("stage")
@@ -430,9 +425,9 @@ def strip_figure(table: pd.DataFrame, *, n_frames: int = 6) -> Figure:
     films = _films([RuleDriver.from_parameters(means[t]) for t in (0, -1)])
     drawn = plots.new_figure(11, 4.2)
     labels = ("Before learning", f"After {int(rows.stage.max())} updates")
-    panels = drawn.subplots(2, n_frames)
+    panels = drawn.subplots(2, _FRAMES)
     for line, film, label in zip(panels, films, labels, strict=True):
-        shown = np.linspace(_APPROACH, len(film) - 1, n_frames).round().astype(int)
+        shown = np.linspace(_APPROACH, len(film) - 1, _FRAMES).round().astype(int)
         for axes, at in zip(line, shown, strict=True):
             # Without the roads that lead to the crossing.
             axes.imshow(film[at][100:320, 90:310])

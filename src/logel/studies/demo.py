@@ -27,18 +27,10 @@ _ARROWS = {0: (0, 1), 1: (0, -1), 2: (-1, 0), 3: (1, 0)}
 
 @dataclass(frozen=True, eq=False)
 class DemoResult:
-    """What the demo shows.
+    """What the demo shows; values are those of policies under the true reward.
 
-    Attributes:
-        grid: The map.
-        estimate: The recovered reward.
-        true_weights: Unit norm, in the identified subspace, shape (q,).
-        recovered_policy: Optimal for the recovered reward, (S, A).
-        value: Its value under the true reward.
-        best_value: The best value possible.
-        learner_value: Value of the learner's last policy.
-        uniform_value: Value of acting at random.
-        learner_returns: Mean discounted true return of the episodes of every stage, (m + 1,).
+    The true weights have unit norm, in the identified subspace; `value` is that of the policy
+    (S, A) that is optimal for the recovered reward.
     """
 
     grid: GridMap

@@ -21,6 +21,8 @@ from logel.rules.values import QLearning, SoftPolicy, SoftValue
 from logel.types import Float
 from logel.worlds.table import TabularWorld
 
+# Of a stage, by default, as the studies watch it.
+N_EPISODES, HORIZON = 50, 20
 MODELS: dict[str, type[Rule]] = {
     "gpomdp": Gradient,
     "qlearning": QLearning,
@@ -31,12 +33,7 @@ MODELS: dict[str, type[Rule]] = {
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """What no unbiased estimator can beat.
-
-    Attributes:
-        covariance: Least covariance of the weights, gauge removed, shape (q, q).
-        weights: The true weights in the same units, gauge removed, shape (q,).
-    """
+    """The least covariance of the weights (q, q), and the true weights; the gauge is removed."""
 
     covariance: Float
     weights: Float
@@ -69,20 +66,12 @@ def exact_world(mdp: TabularMDP, *, horizon: int) -> TabularWorld:
     )
 
 
-def cramer_rao(
-    mdp: TabularMDP,
-    weights: Float,
-    *,
-    learner: str,
-    n_steps: int,
-    n_episodes: int = 50,
-    horizon: int = 20,
-) -> Bound:
+def cramer_rao(mdp: TabularMDP, weights: Float, *, learner: str, n_steps: int) -> Bound:
     """The bound for one of the paper's learners, its first state unknown.
 
     Features are taken to sum to a constant (areas), so that one direction is not identified.
     """
-    world = exact_world(mdp, horizon=horizon)
+    world = exact_world(mdp, horizon=HORIZON)
     model = MODELS[learner](world)
     q, d = mdp.n_features, model.state_dim
     scaled = _in_model_units(learner, weights)
@@ -92,7 +81,7 @@ def cramer_rao(
     information = np.zeros((d + q, d + q))
     for _ in range(n_steps + 1):
         policy = world.probabilities(model.as_policy(state))[0]
-        visits = n_episodes * undiscounted_visits(mdp, policy, horizon)
+        visits = N_EPISODES * undiscounted_visits(mdp, policy, HORIZON)
         fisher = _fisher(policy, visits, whole=model.keeps_values)
         information += sensitivity.T @ fisher @ sensitivity
         step = model.predict(state, parameters)
@@ -103,11 +92,6 @@ def cramer_rao(
     covariance = np.linalg.pinv(information, rcond=1e-12, hermitian=True)[d:, d:]
     identified = np.eye(q) - np.full((q, q), 1 / q)
     return Bound(identified @ covariance @ identified, identified @ scaled)
-
-
-def direction_bound(mdp: TabularMDP, weights: Float, *, learner: str, n_steps: int) -> float:
-    """Least root-mean-square direction error of an unbiased estimator."""
-    return cramer_rao(mdp, weights, learner=learner, n_steps=n_steps).direction
 
 
 def _in_model_units(learner: str, weights: Float) -> Float:

@@ -24,16 +24,16 @@ import numpy as np
 
 from logel.data.folder import package_versions, write_atomically
 from logel.data.history import LearningHistory
-from logel.errors import LogelError, MissingExtraError
+from logel.data.limits import optional
+from logel.errors import LogelError
 from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import METHODS, Method, infer_reward
 from logel.policies.networks import MLPGaussian
 from logel.studies import plots
-from logel.studies.claims import Claim, judge, mean_interval
+from logel.studies.claims import Claim, judge, markdown, mean_interval
 from logel.studies.run.files import exclusive
 from logel.studies.run.tasks import Row, Task, checksum
 from logel.studies.study import Study
-from logel.studies.summary import markdown
 from logel.types import Float
 from logel.worlds.own_episodes import Baseline
 
@@ -55,20 +55,14 @@ WEIGHT_COLUMNS = ("feature", "weight", "low", "high", "truth")
 
 @dataclass(frozen=True)
 class Size:
-    """How large a study is.
-
-    Attributes:
-        updates: Of the learner.
-        first: First stage the observer sees: the early ones are too noisy.
-        observer_updates: Of the agents trained on recovered rewards.
-        ppo: What differs from the paper's PPO settings.
-        fit_steps: Minibatch steps of the neural baselines, in units of their own defaults.
-    """
+    """How large a study is, and what differs from the paper's PPO settings."""
 
     updates: int
+    # The first stage that the observer sees: the early ones are too noisy.
     first: int
     observer_updates: int
     ppo: tuple[tuple[str, int], ...] = ()
+    # Minibatch steps of the neural baselines, in units of their own defaults.
     fit_steps: float = 1.0
 
     @property
@@ -94,11 +88,8 @@ SIZES = {
 
 def require_simulator() -> None:
     """Say what is not installed."""
-    try:
-        import mujoco  # noqa: F401
-        import stable_baselines3  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("mujoco and stable-baselines3", "mujoco") from None
+    for package in ("mujoco", "stable_baselines3"):
+        optional(package, "mujoco")
 
 
 def run(task: Task, env: str, estimate_rows: Callable[[RewardEstimate], list[Row]]) -> list[Row]:
@@ -144,11 +135,6 @@ def _curve_rows(returns: Float, learner: Float) -> list[Row]:
 # --- the learner ----------------------------------------------------------------------------------
 
 
-def cache_folder() -> Path:
-    """Where recorded learners are kept."""
-    return Path(os.environ.get("LOGEL_CACHE", "~/.cache/logel")).expanduser()
-
-
 def recorded_learner(env: str, seed: int, size: Size) -> tuple[LearningHistory, Float]:
     """The learner's whole history and its mean returns, trained now unless it was before."""
     from logel.envs.mujoco import FEATURES
@@ -160,7 +146,8 @@ def recorded_learner(env: str, seed: int, size: Size) -> tuple[LearningHistory, 
         "settings": asdict(size.settings),
         "packages": package_versions(PACKAGES),
     }
-    folder = cache_folder() / f"{env}-seed{seed}-{checksum(made_with)[:12]}"
+    cache = Path(os.environ.get("LOGEL_CACHE", "~/.cache/logel")).expanduser()
+    folder = cache / f"{env}-seed{seed}-{checksum(made_with)[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     curve = folder / "returns.json"
     # One process at a time trains; the others wait for its result.

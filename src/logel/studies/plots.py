@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from logel.data.folder import write_atomically
-from logel.errors import MissingExtraError, OptionError
+from logel.data.limits import optional
+from logel.errors import OptionError
 from logel.studies.claims import mean_interval
 from logel.types import Float
 
@@ -48,10 +49,7 @@ _BAND = "mean and 98% band"
 
 def require_matplotlib() -> None:
     """Say that figures cannot be drawn now rather than after hours of work."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise MissingExtraError("matplotlib", "report") from None
+    optional("matplotlib", "report")
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -103,14 +101,9 @@ def rule(axes: Axes, at: float, *, dotted: bool = False) -> None:
 def hundredths_scale(axes: Axes, *, signed: bool = False) -> None:
     """For weights of which one is near 1 and most near 0: logarithmic beyond a hundredth."""
     axes.set_yscale("symlog", linthresh=0.01)
-    ticks, names = [0.01, 0.1, 1], [".01", ".1", "1"]
-    if signed:
-        axes.set_yticks(
-            [-tick for tick in ticks[::-1]] + [0, *ticks],
-            [f"-{name}" for name in names[::-1]] + ["0", *names],
-        )
-    else:
-        axes.set_yticks([0, *ticks], ["0", *names])
+    ticks = {"-1": -1, "-.1": -0.1, "-.01": -0.01, "0": 0, ".01": 0.01, ".1": 0.1, "1": 1}
+    shown = {name: tick for name, tick in ticks.items() if signed or tick >= 0}
+    axes.set_yticks(list(shown.values()), list(shown))
 
 
 def band(axes: Axes, rows: pd.DataFrame, x: str, y: str, *, color: str, label: str) -> None:

@@ -36,12 +36,7 @@ def _estimate_rows(estimate: RewardEstimate) -> list[Row]:
 
 
 def heat_map(weights: Float, n: int = 81) -> tuple[Float, Float]:
-    """Reacher's reward over the vector from target to fingertip, (n, n), and its peak in metres.
-
-    Args:
-        weights: Of the bumps, then of the action's cost.
-        n: Points along each coordinate.
-    """
+    """Reacher's reward over the vector from target to fingertip, (n, n), and its peak in metres."""
     from logel.envs.mujoco import reacher_bumps
 
     bumps = reacher_bumps((0, 1))

@@ -7,18 +7,16 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from logel.data.folder import package_versions, write_atomically
 from logel.errors import MissingExtraError, OptionError
-from logel.studies.claims import Claim, write_claims
+from logel.studies.claims import Claim, markdown_claims, markdown_table, write_claims
 from logel.studies.measures import world
 from logel.studies.plots import require_matplotlib, save_figure
-from logel.studies.run.backends import Backend
 from logel.studies.run.files import write_table
 from logel.studies.run.runner import StudyRun, collect, run_tasks
 from logel.studies.run.tasks import Scalar, Task, TaskFunction, grid
-from logel.studies.summary import markdown_claims, markdown_table
 
 try:
     import pandas as pd
@@ -37,21 +35,13 @@ VERSION = 3
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """Everything a user may choose about a study; saved beside its results.
-
-    Attributes:
-        runs: Number of seeds.
-        seed: The first of them.
-        observers: Which observers to run.
-        weights: The true reward: "code", "paper-text", or name=value pairs.
-        map_text: The world's rows joined by "/"; empty for the paper's.
-        quick: The whole pipeline in a short version, whose numbers mean nothing.
-    """
+    """Everything a user may choose about a study (see `logel reproduce`); saved beside it."""
 
     runs: int = 20
     seed: int = 0
     observers: tuple[str, ...] = ALL_OBSERVERS
     weights: str = "code"
+    # The world's rows joined by "/"; empty for the paper's.
     map_text: str = ""
     quick: bool = False
 
@@ -100,11 +90,7 @@ class Study:
     require: Callable[[], None] = lambda: None
 
     def tasks(self, options: StudyOptions) -> list[Task]:
-        """Every case and seed, for the chosen observers.
-
-        Raises:
-            OptionError: The study does not have what the options ask for.
-        """
+        """Every case and seed, for the chosen observers."""
         self._check(options)
         left_out = set(self.observers) - set(options.observers)
         if self.observers and left_out == set(self.observers):
@@ -144,27 +130,13 @@ def reproduce(
     options: StudyOptions,
     *,
     out: Path,
-    jobs: int = 2,
-    backend: Backend = "joblib",
-    address: str | None = None,
-    progress: bool = True,
     finished: bool = False,
+    **workers: Any,
 ) -> StudyResult:
     """Run a study (or what is left of it) and write table, figure and claims to `out/study`.
 
-    Args:
-        study: One of `registry.STUDIES`.
-        options: What to run.
-        out: Folder of the results.
-        jobs: See `run_tasks`, as for `backend`, `address` and `progress`.
-        backend: Where tasks run.
-        address: Of a Ray cluster.
-        progress: Whether to show a progress bar.
-        finished: Compute nothing: report on the tasks that are done, even while others run.
-
-    Raises:
-        OptionError: No task is left by the chosen observers.
-        FormatError: No task is finished, but only finished ones are asked for.
+    With `finished`, compute nothing: report on the tasks that are done, even while others run.
+    `workers` are the arguments of `run_tasks` that say how and where.
     """
     require_matplotlib()
     folder = out / study.name
@@ -175,16 +147,7 @@ def reproduce(
     if finished:
         run = collect(tasks, study.run, out=folder, config=config)
     else:
-        run = run_tasks(
-            tasks,
-            study.run,
-            out=folder,
-            config=config,
-            jobs=jobs,
-            backend=backend,
-            address=address,
-            progress=progress,
-        )
+        run = run_tasks(tasks, study.run, out=folder, config=config, **workers)
     return StudyResult(run, _write(study, options, run, folder) if run.rows else [], folder)
 
 

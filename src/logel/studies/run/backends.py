@@ -7,27 +7,25 @@ caller can look up.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 from joblib.externals.loky import ProcessPoolExecutor
 
-from logel.errors import MissingExtraError, OptionError
-from logel.studies.run.tasks import Failure, Row, Task, as_scalar, resolve
+from logel.data.limits import optional
+from logel.errors import OptionError
+from logel.studies.run.tasks import Failure, Row, Task, TaskFunction, as_scalar
 from logel.threads import ONE_THREAD, limited_threads
 
-Backend = Literal["joblib", "ray"]
 # Two tasks per CPU keep a cluster busy; at least this many let a cluster that grows on demand grow.
 _RAY_MIN_IN_FLIGHT = 64
 # How long Ctrl-C may go unnoticed while no task finishes.
@@ -36,10 +34,9 @@ Outcomes = Generator[tuple[Task, list[Row] | Failure] | None, None, None]
 _Running = Future[list[Row] | Failure]
 
 
-def _execute(reference: str, task: Task) -> list[Row] | Failure:
+def _execute(function: TaskFunction, task: Task) -> list[Row] | Failure:
     """Run one task in a worker; an exception comes back as data, with its traceback."""
     try:
-        function = resolve(reference)
         rows: list[Row] = []
         # Sums split over threads may differ in their last bits on another machine.
         with limited_threads(1):
@@ -104,9 +101,6 @@ def _start_worker(driver: int) -> None:
 @contextlib.contextmanager
 def _blocked_interrupt() -> Iterator[None]:
     """Let a process started meanwhile inherit a blocked Ctrl-C, until it ignores it by itself."""
-    if sys.platform == "win32":
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -115,7 +109,7 @@ def _blocked_interrupt() -> Iterator[None]:
 
 
 def loky_outcomes(
-    tasks: Sequence[Task], reference: str, *, jobs: int, address: str | None
+    tasks: Sequence[Task], function: TaskFunction, *, jobs: int, address: str | None
 ) -> Outcomes:
     """Compute on `jobs` processes of this machine.
 
@@ -137,7 +131,7 @@ def loky_outcomes(
             )
             pools.append(pool)
         with _blocked_interrupt():
-            running[pool.submit(_execute, reference, task)] = (pool, task)
+            running[pool.submit(_execute, function, task)] = (pool, task)
 
     try:
         for _ in range(jobs):
@@ -171,13 +165,10 @@ def _stop(pools: list[Any], running: Collection[_Running]) -> None:
 
 
 def ray_outcomes(
-    tasks: Sequence[Task], reference: str, *, jobs: int, address: str | None
+    tasks: Sequence[Task], function: TaskFunction, *, jobs: int, address: str | None
 ) -> Outcomes:
     """Compute on a Ray cluster; rows travel back, since its nodes may not share our disk."""
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ImportError:
-        raise MissingExtraError("ray", "ray") from None
+    ray = optional("ray", "ray")
     if not tasks:
         return
     in_flight: dict[Any, Task] = {}
@@ -189,24 +180,21 @@ def ray_outcomes(
         try:
             while True:
                 for task in itertools.islice(waiting, limit - len(in_flight)):
-                    in_flight[remote.remote(reference, task)] = task
+                    in_flight[remote.remote(function, task)] = task
                 if not in_flight:
                     break
                 done, _ = ray.wait(list(in_flight), num_returns=1, timeout=_POLL_SECONDS)
                 if not done:
                     yield None
                 for ready in done:
-                    yield _ray_result(ray, ready, in_flight.pop(ready))
+                    task = in_flight.pop(ready)
+                    try:
+                        yield task, ray.get(ready)
+                    except ray.exceptions.RayError as error:
+                        yield task, _failure(task, error)
         finally:
             for handle in in_flight:
                 ray.cancel(handle, force=True)
-
-
-def _ray_result(ray: Any, handle: Any, task: Task) -> tuple[Task, list[Row] | Failure]:
-    try:
-        return task, ray.get(handle)
-    except ray.exceptions.RayError as error:
-        return task, _failure(task, error)
 
 
 @contextlib.contextmanager

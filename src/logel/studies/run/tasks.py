@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import itertools
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,39 +21,15 @@ Row = dict[str, Scalar]
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One independent piece of a study; equal tasks have equal keys and equal random numbers.
-
-    Attributes:
-        study: Name of the study.
-        setting: What is varied, name to bool, int, finite float, str or None. Order is irrelevant.
-        seed: Which repetition this is.
-    """
+    """One independent piece of a study: its name, what is varied, and which repetition this is."""
 
     study: str
     setting: Mapping[str, Scalar]
     seed: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.study, str) or not self.study:
-            raise OptionError(f"study must be a non-empty string, not {self.study!r}")
-        setting = {name: _checked(name, value) for name, value in self.setting.items()}
-        seed = as_scalar(self.seed, "seed")
-        if type(seed) is not int:
-            raise OptionError(f"seed must be an integer, not {self.seed!r}")
-        object.__setattr__(self, "setting", MappingProxyType(dict(sorted(setting.items()))))
-        object.__setattr__(self, "seed", seed)
-
-    def __reduce__(self) -> tuple[type[Task], tuple[str, dict[str, Scalar], int]]:
-        return Task, (self.study, dict(self.setting), self.seed)  # a mapping proxy has no pickle
-
-    def __eq__(self, other: object) -> bool:
-        # Through the identity, because Python holds 1 == 1.0 == True while their keys differ.
-        return isinstance(other, Task) and canonical_json(self.identity) == canonical_json(
-            other.identity
-        )
-
-    def __hash__(self) -> int:
-        return hash(canonical_json(self.identity))
+        # Key and random numbers must not depend on the order in which settings are named.
+        object.__setattr__(self, "setting", dict(sorted(self.setting.items())))
 
     def text(self, name: str) -> str:
         """A setting as text."""
@@ -81,13 +54,8 @@ class Task:
     def seed_sequence(self, *, ignoring: Collection[str] = ()) -> np.random.SeedSequence:
         """Derive the task's own seed from what it is, so that order and workers cannot matter.
 
-        Args:
-            ignoring: Settings left out of the derivation. Tasks that differ only in these draw the
-                same numbers, which makes comparisons between them paired (say, two methods on
-                the same learner).
-
-        Returns:
-            A seed sequence independent of every other task's; `spawn` it for several streams.
+        Tasks that differ only in the settings named by `ignoring` draw the same numbers, which
+        makes comparisons between them paired (say, two methods on the same learner).
         """
         unknown = sorted(set(ignoring) - set(self.setting))
         if unknown:
@@ -105,13 +73,7 @@ TaskFunction = Callable[[Task], Iterable[Mapping[str, object]]]
 
 @dataclass(frozen=True)
 class Failure:
-    """A task that raised, or whose worker died; it is tried again by the next run.
-
-    Attributes:
-        task: The task that failed.
-        error: Type and message on one line.
-        traceback: The whole traceback, as Python prints it.
-    """
+    """A task that raised, or whose worker died; it is tried again by the next run."""
 
     task: Task
     error: str
@@ -131,51 +93,18 @@ def grid(
     ]
 
 
-def resolve(reference: str) -> TaskFunction:
-    """The function that "module:name" stands for."""
-    module, _, name = reference.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    function: TaskFunction = found
-    return function
-
-
-def _checked(name: str, value: Scalar) -> Scalar:
-    if not isinstance(name, str) or not name or name in ("study", "seed"):
-        raise OptionError(
-            f"{name!r} cannot name a setting: use a non-empty string other than "
-            "'study' and 'seed', which are columns of every table already"
-        )
-    plain = as_scalar(value, f"setting {name!r}")
-    if isinstance(plain, float) and not math.isfinite(plain):
-        raise OptionError(f"setting {name!r} must be finite, not {value!r}")
-    return plain
-
-
 def as_scalar(value: object, what: str) -> Scalar:
     """Return a plain Python scalar, or say which value is not one."""
     plain = value.item() if isinstance(value, np.generic) else value
-    if plain is None or isinstance(plain, bool):
+    if plain is None or isinstance(plain, bool | int | float | str):
         return plain
-    # Subclasses (an enum of strings, say) print otherwise than what a file gives back: strip them.
-    if isinstance(plain, int):
-        return int.__int__(plain)
-    if isinstance(plain, float):
-        return float.__float__(plain)
-    if isinstance(plain, str):
-        return str.__str__(plain)
     raise OptionError(f"{what} must be a bool, int, float, str or None, not {type(value).__name__}")
 
 
-def canonical_json(content: object, *, allow_nan: bool = False) -> str:
-    """Equal contents give equal text, whatever the order of their keys."""
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=allow_nan)
-
-
-def checksum(content: object, *, allow_nan: bool = False) -> str:
-    """The sha256 of the canonical JSON."""
-    return hashlib.sha256(canonical_json(content, allow_nan=allow_nan).encode()).hexdigest()
+def checksum(content: object) -> str:
+    """The sha256 of the content as JSON, whatever the order of its keys."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def sorted_tasks(tasks: Iterable[Task]) -> list[Task]:
