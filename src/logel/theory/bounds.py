@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,8 +30,7 @@ from logel.errors import OptionError
 from logel.types import Float
 
 
-@dataclass(frozen=True)
-class MultiStepBound:
+class MultiStepBound(NamedTuple):
     """The two parts of the multi-step bound; their sum bounds the error of the weights.
 
     Attributes:
@@ -41,11 +40,6 @@ class MultiStepBound:
 
     vanishing: float
     bias: float
-
-    @property
-    def total(self) -> float:
-        """The bound itself: the sum of both parts."""
-        return self.vanishing + self.bias
 
 
 @dataclass(frozen=True)
@@ -182,7 +176,6 @@ def multi_step_bound_terms(
     n_episodes: int,
     bound: float,
     confidence: float,
-    constant: float = 1.0,
     union: bool = False,
 ) -> MultiStepBound:
     """Error of the weights recovered from m steps of known parameters: theorem `finitesampletwo`.
@@ -190,7 +183,7 @@ def multi_step_bound_terms(
     With s the error of one Jacobian (`jacobian_concentration`), the last inequality of the proof
     before its constants are merged:
 
-        vanishing = (|w| / lambda) s (|Psi| + C s) sqrt(log(d q) / m)
+        vanishing = (|w| / lambda) s (|Psi| + s) sqrt(log(d q) / m)
         bias      = (|w| / lambda) s^2 sqrt(d q)
 
     The proof scales each of the m blocks by 1 / sqrt(m) (its sub-Gaussian parameters carry a
@@ -198,7 +191,7 @@ def multi_step_bound_terms(
     eigenvalue of Psi^T Psi, the *average* of the J^T J. Without that scaling the bias would vanish
     with m as well, against the paper's remark. The printed theorem also replaces s^2 by s, which
     is weaker while s < 1 and wrong beyond. All this is a rate, not a guarantee: it holds "with
-    high probability", up to constants (C is one) of which the paper only says that they exist.
+    high probability", up to constants, taken as 1, of which the paper only says that they exist.
 
     Args:
         jacobians: one Jacobian per step, shape (m, d, q).
@@ -206,14 +199,12 @@ def multi_step_bound_terms(
         n_episodes: n, the episodes each Jacobian is estimated from.
         bound: M, see `jacobian_concentration`.
         confidence: 1 - delta, of the Jacobians alone; with `union=True` of all m together.
-        constant: C.
         union: see `jacobian_concentration`.
 
     Returns:
         Both parts; they are infinite when the stacked Jacobians do not have full column rank.
     """
     stack = _finite(jacobians, "jacobians", "(m, d, q)")
-    _positive(constant, "constant")
     m, d, q = stack.shape
     vector = _weights(weights, q)
     noise = _concentration(n_episodes, (d, q), bound, confidence, union=union, m=m)
@@ -224,7 +215,7 @@ def multi_step_bound_terms(
     scale = float(np.linalg.norm(vector)) * noise / smallest**2
     rate = math.sqrt(math.log(d * q) / m)
     return MultiStepBound(
-        vanishing=scale * (largest + constant * noise) * rate,
+        vanishing=scale * (largest + noise) * rate,
         bias=scale * noise * math.sqrt(d * q),
     )
 
@@ -264,12 +255,42 @@ def gaussian_cloning_error(
     return _positive(sigma, "sigma") * math.sqrt(tail / (n_pairs * _positive(eta, "eta")))
 
 
-class Cloning(TypedDict):
-    """What the bounds for cloned linear Gaussian policies are about; all of it is needed.
+def cloned_one_step_bound(
+    jacobian: ArrayLike,
+    weights: ArrayLike,
+    *,
+    n_episodes: int,
+    n_pairs: int,
+    horizon: int,
+    gamma: float,
+    bound: float,
+    state_bound: float,
+    reward_bound: float,
+    sigma: float,
+    rank: int,
+    eta: float,
+    confidence: float,
+    union: bool = False,
+) -> float:
+    """Error of the weights recovered from one step of cloned policies: `finitesamplegeneral`.
 
-    Attributes:
-        n_pairs: the state-action pairs a policy is cloned from, usually n_episodes * horizon. The
-            paper writes n for the episodes and for the pairs.
+    For the REINFORCE estimator and linear Gaussian policies. The theorem is stated with O(...);
+    this is the last line of its proof that has constants:
+
+        e (|w| / (c s) + |y|) + 2 b / (c s)
+
+    with b the error of each of the two cloned parameter vectors (`gaussian_cloning_error`), s the
+    smallest nonzero singular value of the Jacobian, c = 1 - e / s and y as in `one_step_bound`;
+    e is the error of the Jacobian by lemma `differencesgrad`, `jacobian_concentration` plus
+    b T M_S^2 M_R / ((1 - gamma) sigma^2). (The proof prints the second term twice, before and
+    after bounding it; it counts once.)
+
+    Args:
+        jacobian: the true Jacobian (or a plug-in estimate), shape (d, q).
+        weights: the learner's weights, shape (q,).
+        n_episodes: the episodes the Jacobian is estimated from.
+        n_pairs: the state-action pairs each policy is cloned from, usually n_episodes * horizon.
+            The paper writes n for the episodes and for the pairs.
         horizon: T, steps per episode.
         gamma: discount factor, in [0, 1).
         bound: M, see `jacobian_concentration`.
@@ -279,106 +300,25 @@ class Cloning(TypedDict):
         rank: rank of the matrix of state features.
         eta: smallest nonzero eigenvalue of S^T S / n_pairs, see `gaussian_cloning_error`.
         confidence: 1 - delta.
-    """
-
-    n_pairs: int
-    horizon: int
-    gamma: float
-    bound: float
-    state_bound: float
-    reward_bound: float
-    sigma: float
-    rank: int
-    eta: float
-    confidence: float
-
-
-def cloned_jacobian_error(
-    n_episodes: int,
-    *,
-    n_parameters: int,
-    n_features: int,
-    union: bool = False,
-    **cloning: Unpack[Cloning],
-) -> float:
-    """Error of the Jacobian when the policy itself is cloned: lemma `differencesgrad`.
-
-    `jacobian_concentration` plus (T M_S^2 M_R / ((1 - gamma) sigma^2)) times the error of the
-    cloned parameters (`gaussian_cloning_error`), for the REINFORCE estimator and a linear
-    Gaussian policy. n_pairs = n_episodes gives the printed value.
-
-    Args:
-        n_episodes: the episodes the Jacobian is estimated from.
-        n_parameters: d.
-        n_features: q.
         union: the valid version: all entries of the Jacobian, delta shared between its
-            concentration and the cloning, and the valid cloning error. Otherwise as printed.
-        **cloning: see `Cloning`.
-    """
-    shape = _positive_int(n_parameters, "n_parameters"), _positive_int(n_features, "n_features")
-    return _cloned_errors(n_episodes, shape, cloning, n_events=2 if union else None)[0]
-
-
-def cloned_one_step_bound(
-    jacobian: ArrayLike,
-    weights: ArrayLike,
-    *,
-    n_episodes: int,
-    union: bool = False,
-    **cloning: Unpack[Cloning],
-) -> float:
-    """Error of the weights recovered from one step of cloned policies: `finitesamplegeneral`.
-
-    The theorem is stated with O(...); this is the last line of its proof that has constants:
-
-        e (|w| / (c s) + |y|) + 2 b / (c s)
-
-    with e the error of the Jacobian (`cloned_jacobian_error`), b that of each of the two cloned
-    parameter vectors (`gaussian_cloning_error`), s the smallest nonzero singular value of the
-    Jacobian, c = 1 - e / s and y as in `one_step_bound`. (The proof prints the second term twice,
-    before and after bounding it; it counts once.)
-
-    Args:
-        jacobian: the true Jacobian (or a plug-in estimate), shape (d, q).
-        weights: the learner's weights, shape (q,).
-        n_episodes: the episodes the Jacobian is estimated from.
-        union: the valid version, with delta shared between the concentration of the Jacobian and
-            the two clonings; otherwise as printed.
-        **cloning: see `Cloning`; n_pairs counts for each of the two policies.
+            concentration and the two clonings, and the valid cloning error. Otherwise as printed.
 
     Returns:
         The bound on the Euclidean error; infinity when c <= 0 (see `one_step_bound`).
     """
     spectrum = _Spectrum.of(jacobian, weights)
-    n_events = 3 if union else None
-    error, cloned = _cloned_errors(n_episodes, spectrum.shape, cloning, n_events=n_events)
-    return spectrum.bound(error, 2.0 * cloned)
-
-
-def _cloned_errors(
-    n_episodes: int, shape: tuple[int, int], given: Cloning, *, n_events: int | None
-) -> tuple[float, float]:
-    """Errors of the Jacobian and of one cloned parameter vector.
-
-    With `n_events` they are valid, each failing with probability delta / n_events; without it
-    they are as printed, each failing (so the paper says) with probability delta.
-    """
-    if wrong := Cloning.__required_keys__ ^ given.keys():
-        raise TypeError(f"missing or unknown arguments: {', '.join(sorted(wrong))}")
-    if not 0.0 <= given["gamma"] < 1.0:
-        raise OptionError(f"gamma must be in [0, 1), got {given['gamma']}.")
-    valid = n_events is not None
-    share = 1.0 - _delta(given["confidence"]) / (n_events or 1)
-    sampling = _concentration(n_episodes, shape, given["bound"], share, union=valid)
-    sigma, rank, eta = given["sigma"], given["rank"], given["eta"]
+    if not 0.0 <= gamma < 1.0:
+        raise OptionError(f"gamma must be in [0, 1), got {gamma}.")
+    # Three events must hold together: the concentration and two clonings.
+    share = 1.0 - _delta(confidence) / (3 if union else 1)
+    sampling = _concentration(n_episodes, spectrum.shape, bound, share, union=union)
     cloning = gaussian_cloning_error(
-        given["n_pairs"], sigma=sigma, rank=rank, eta=eta, confidence=share, printed=not valid
+        n_pairs, sigma=sigma, rank=rank, eta=eta, confidence=share, printed=not union
     )
     # How much REINFORCE moves per unit of error in the policy parameters.
-    horizon = _positive_int(given["horizon"], "horizon")
-    scores = horizon * _positive(given["state_bound"], "state_bound") ** 2 / sigma**2
-    sensitivity = scores * _positive(given["reward_bound"], "reward_bound") / (1 - given["gamma"])
-    return sampling + cloning * sensitivity, cloning
+    scores = _positive_int(horizon, "horizon") * _positive(state_bound, "state_bound") ** 2
+    sensitivity = scores / sigma**2 * _positive(reward_bound, "reward_bound") / (1 - gamma)
+    return spectrum.bound(sampling + cloning * sensitivity, 2.0 * cloning)
 
 
 def _concentration(
