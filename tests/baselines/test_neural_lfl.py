@@ -185,7 +185,8 @@ def test_soft_policy_iteration_gives_the_reward_up_to_a_potential() -> None:
         replace(problem, costs=-0.5 * (matrix + matrix.T)[None], feature_names=()), [1.0]
     )
 
-    def value(gain: np.ndarray) -> float:
+    def value(gain: np.ndarray | None) -> float:
+        assert gain is not None
         return float(lqr.stationary_expectations(problem, gain) @ WEIGHTS)
 
     best = value(lqr.optimal_stationary_gain(problem, WEIGHTS))

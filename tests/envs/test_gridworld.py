@@ -15,9 +15,9 @@ from logel.envs.gridworld import (
     gridworld_mdp,
 )
 from logel.envs.tabular import (
+    feature_expectations,
     feature_jacobian,
     optimal_policy,
-    start_value,
     uniform_policy,
 )
 from logel.errors import OptionError
@@ -35,7 +35,7 @@ def test_the_known_numbers_are_reproduced() -> None:
     weights = grid_weights(mdp.feature_names)
     _, values = optimal_policy(mdp, weights)
     assert float(mdp.initial @ values) == pytest.approx(3.189, abs=5e-4)
-    uniform = start_value(mdp, uniform_policy(mdp), weights=weights, horizon=20)
+    uniform = feature_expectations(mdp, uniform_policy(mdp), horizon=20) @ weights
     assert uniform == pytest.approx(-16.1, abs=0.05)
     finite = np.zeros(mdp.n_states)
     for _ in range(20):

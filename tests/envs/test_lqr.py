@@ -64,7 +64,7 @@ def test_expectations_by_hand() -> None:
     # E s0^2 = 4 + 1; with a = -s/2 + e, Var e = 4: E s1^2 = 5/4 + 4 + 1/2, E a^2 = E s^2 / 4 + 4.
     second = 5 / 4 + 4 + 0.5
     np.testing.assert_allclose(
-        feature_expectations(scalar(), [[-0.5]], sigma=2.0),
+        feature_expectations(scalar(), np.array([[-0.5]]), sigma=np.array([2.0])),
         [-(5 + 0.5 * second), -(5 / 4 + 4 + 0.5 * (second / 4 + 4))],
     )
 
@@ -115,7 +115,8 @@ def test_features_are_minus_the_named_squares() -> None:
 def test_episodes_obey_the_dynamics_and_the_policy() -> None:
     problem = random_lqr(np.random.default_rng(3), horizon=5, noise=0.0)
     gain, _ = policy_of(problem)
-    batch = sample_episodes(problem, gain, rng=np.random.default_rng(0), n_episodes=4)
+    still = np.zeros(problem.n_actions)
+    batch = sample_episodes(problem, gain, rng=np.random.default_rng(0), n_episodes=4, sigma=still)
     states, actions = batch.states, batch.actions
     np.testing.assert_allclose(actions, states[:, :-1] @ gain.T)
     following = states[:, :-1] @ problem.dynamics.T + actions @ problem.control.T
@@ -132,7 +133,11 @@ def test_episodes_obey_the_dynamics_and_the_policy() -> None:
 def test_the_same_seed_gives_the_same_episodes() -> None:
     first, second = (
         sample_episodes(
-            point_mass(), [[-1.0, -1.0]], rng=np.random.default_rng(7), n_episodes=3, sigma=0.5
+            point_mass(),
+            np.array([[-1.0, -1.0]]),
+            rng=np.random.default_rng(7),
+            n_episodes=3,
+            sigma=np.array([0.5]),
         )
         for _ in range(2)
     )
@@ -157,13 +162,19 @@ def first_riccati_gain(problem: LQRProblem, weights: Any, horizon: int) -> Any:
     return gain
 
 
+def best_gain(problem: LQRProblem, weights: Any) -> Any:
+    gain = optimal_stationary_gain(problem, weights)
+    assert gain is not None
+    return gain
+
+
 # With both weights 1 the scalar problem's cost to go is p s^2, p = 1 + p/2 - (p/2)^2 / (1 + p/2):
 # p = sqrt(2), and the best action -s (p/2) / (1 + p/2).
 SCALAR_GAIN = -(0.5**0.5) / (1 + 0.5**0.5)
 
 
 def test_riccati_by_hand() -> None:
-    gain = optimal_stationary_gain(scalar(), [1.0, 1.0])
+    gain = best_gain(scalar(), [1.0, 1.0])
     np.testing.assert_allclose(gain, [[SCALAR_GAIN]], atol=1e-12)
     # The last action only costs: 0. The first trades 1 * a^2 against .5 * (s + a)^2: a = -s / 3.
     for horizon, expected in ((1, 0.0), (2, -1 / 3)):
@@ -176,14 +187,14 @@ def test_long_episodes_approach_the_stationary_answers(problem: LQRProblem) -> N
     long = replace(problem, horizon=500)
     gain, sigma = policy_of(problem)
     np.testing.assert_allclose(
-        feature_expectations(long, 0.1 * gain, sigma=sigma),
-        stationary_expectations(problem, 0.1 * gain, sigma=sigma),
+        feature_expectations(long, 0.1 * gain, sigma=np.zeros_like(sigma)),
+        stationary_expectations(problem, 0.1 * gain),
         rtol=1e-8,
     )
     weights = np.linspace(0.3, 1.0, problem.n_features)
     np.testing.assert_allclose(
         first_riccati_gain(problem, weights, 500),
-        optimal_stationary_gain(problem, weights),
+        best_gain(problem, weights),
         atol=1e-8,
     )
 
@@ -197,7 +208,7 @@ def test_long_episodes_approach_the_stationary_answers(problem: LQRProblem) -> N
 )
 def test_no_perturbation_beats_the_stationary_gain(problem: LQRProblem, weights: Any) -> None:
     rng = np.random.default_rng(4)
-    gain = optimal_stationary_gain(problem, weights)
+    gain = best_gain(problem, weights)
     best = stationary_expectations(problem, gain) @ weights
     for size in (1e-3, 0.01, 0.1):
         for _ in range(20):
@@ -233,10 +244,11 @@ def test_weights_that_reward_ever_larger_actions() -> None:
     problem = point_mass()
     for wrong in ([1, 1, -1], [-1, -1, -1], [-1, -1, 0.01]):
         assert relative_regret(problem, wrong, true_weights=MASS_WEIGHTS) == np.inf
-    with pytest.raises(OptionError, match="no policy is best"):
-        optimal_stationary_gain(problem, [1, 1, -1])
+    assert optimal_stationary_gain(problem, [1, 1, -1]) is None
+    with pytest.raises(OptionError, match="no policy best"):
+        relative_regret(problem, MASS_WEIGHTS, true_weights=[1, 1, -1])
     # Where nothing depends on the actions, not acting is as good as anything.
-    np.testing.assert_array_equal(optimal_stationary_gain(problem, [0, 0, 0]), 0.0)
+    np.testing.assert_array_equal(best_gain(problem, [0, 0, 0]), 0.0)
 
 
 def test_a_reward_for_speed_is_held_back_by_the_positions_cost() -> None:
@@ -253,11 +265,7 @@ def test_nothing_to_lose_is_no_regret() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dynamics": np.eye(2)}, "dynamics must have shape"),
-        ({"control": [1.0]}, "control must have shape"),
-        ({"noise": [[-1.0]]}, "noise must be symmetric"),
         ({"initial_mean": [np.nan]}, "initial_mean must be finite"),
-        ({"costs": [[[0.0, 1.0], [0.0, 0.0]]]}, "symmetric"),
         ({"horizon": 0}, "horizon"),
         ({"gamma": 1.0}, "gamma"),
         ({"feature_names": ("a", "a")}, "feature_names"),
@@ -268,14 +276,8 @@ def test_malformed_problems_are_refused(changes: dict[str, Any], message: str) -
         scalar(**changes)
 
 
-def test_malformed_policies_are_refused() -> None:
-    with pytest.raises(PolicyError, match="gain must be finite"):
-        feature_expectations(scalar(), [[1.0, 2.0]])
-    with pytest.raises(PolicyError, match="sigma"):
-        feature_expectations(scalar(), [[1.0]], sigma=-1.0)
+def test_policies_and_weights_that_make_no_sense_are_refused() -> None:
     with pytest.raises(PolicyError, match="states grow too fast"):
-        stationary_expectations(scalar(), [[1.0]])
-    with pytest.raises(PolicyError, match="gain must be finite, of shape"):
-        feature_jacobian(scalar(), [[[1.0]], [[1.0]]])
+        stationary_expectations(scalar(), np.array([[1.0]]))
     with pytest.raises(OptionError, match="weights must be 2 finite"):
         optimal_stationary_gain(scalar(), [1.0])

@@ -26,8 +26,6 @@ from logel.types import Array, Float
 
 # Curvatures below this fraction of the largest cost are rounding errors of a flat direction.
 _FLAT = 1e-12
-# A covariance's eigenvalues may be negative by this fraction of the largest: rounding errors.
-_NEGATIVE = 1e-10
 _ARRAYS = ("dynamics", "control", "noise", "initial_mean", "initial_covariance", "costs")
 
 
@@ -62,26 +60,8 @@ class LQRProblem(FeatureWorld):
 
     def __post_init__(self) -> None:
         self._freeze(*_ARRAYS)
-        self._check_shapes()
-        for name in ("noise", "initial_covariance"):
-            _root(getattr(self, name), name)
-        if len(self.costs) == 0 or not np.allclose(self.costs, self.costs.transpose(0, 2, 1)):
-            raise OptionError("costs must be one or more symmetric matrices, shape (q, n+k, n+k).")
         at_least_one(self.horizon, "horizon")
         self._check_options()
-
-    def _check_shapes(self) -> None:
-        if self.control.ndim != 2 or 0 in self.control.shape:
-            raise OptionError(f"control must have shape (n, k), got {self.control.shape}.")
-        n, k = self.control.shape
-        q = len(self.costs) if self.costs.ndim else 0
-        shapes = ((n, n), (n, k), (n, n), (n,), (n, n), (q, n + k, n + k))
-        for name, shape in zip(_ARRAYS, shapes, strict=True):
-            found = getattr(self, name).shape
-            if found != shape:
-                raise OptionError(
-                    f"{name} must have shape {shape} to go with control {(n, k)}, got {found}."
-                )
 
     @property
     def n_states(self) -> int:
@@ -105,7 +85,7 @@ class LQRProblem(FeatureWorld):
         return -np.stack([((both @ cost) * both).sum(axis=-1) for cost in self.costs], axis=-1)
 
 
-class ValueMatrices(NamedTuple):
+class _ValueMatrices(NamedTuple):
     """One time's part of the backward recursion, for every feature at once.
 
     The discounted cost to go after action a in state s is, up to a constant, z @ M @ z with
@@ -149,57 +129,50 @@ def point_mass(*, horizon: int = 20, gamma: float = 0.95, noise: float = 0.05) -
     )
 
 
-def second_moments(problem: LQRProblem, gain: ArrayLike, *, sigma: ArrayLike = 0.0) -> Float:
+def second_moments(problem: LQRProblem, gain: Float, *, sigma: Float) -> Float:
     """E[s s^T] at the times in which an action is taken, shape (T, n, n)."""
-    closed = problem.dynamics + problem.control @ _gain(problem, gain)
-    start, spread = _start_and_spread(problem, _deviations(problem, sigma) ** 2)
-    moments = np.empty((problem.horizon, *start.shape))
-    moments[0] = start
+    closed = problem.dynamics + problem.control @ gain
+    spread = problem.noise + (problem.control * np.square(sigma)) @ problem.control.T
+    moments = np.empty((problem.horizon, *spread.shape))
+    moments[0] = _first_moments(problem)
     for h in range(problem.horizon - 1):
         moments[h + 1] = closed @ moments[h] @ closed.T + spread
     return moments
 
 
-def feature_expectations(problem: LQRProblem, gain: ArrayLike, *, sigma: ArrayLike = 0.0) -> Float:
+def feature_expectations(problem: LQRProblem, gain: Float, *, sigma: Float) -> Float:
     """Discounted reward features collected in an episode, shape (q,)."""
     moments = second_moments(problem, gain, sigma=sigma)
-    variances = _deviations(problem, sigma) ** 2
-    joint = _joint_moments(moments, _gain(problem, gain), np.diag(variances))
+    joint = _joint_moments(moments, gain, np.square(sigma))
     discounts = problem.gamma ** np.arange(problem.horizon)
     return -np.tensordot(problem.costs, np.tensordot(discounts, joint, axes=1), axes=2)
 
 
-def stationary_expectations(
-    problem: LQRProblem, gain: ArrayLike, *, sigma: ArrayLike = 0.0
-) -> Float:
-    """Reward features collected in the infinite discounted sum, shape (q,).
+def stationary_expectations(problem: LQRProblem, gain: Float) -> Float:
+    """Reward features collected, without exploration, in the infinite discounted sum, shape (q,).
 
     Raises:
         PolicyError: If under this gain states grow so fast that the sums have no limit.
     """
-    gain, variances = _gain(problem, gain), _deviations(problem, sigma) ** 2
     if not _converges(problem, gain):
         raise PolicyError("under this gain states grow too fast for the discounted sum to exist.")
     gamma = problem.gamma
     closed = np.sqrt(gamma) * (problem.dynamics + problem.control @ gain)
-    start, spread = _start_and_spread(problem, variances)
+    spread = gamma / (1.0 - gamma) * problem.noise
     # Sum of gamma^h E[s_h s_h^T]: the recursion of `second_moments`, summed.
-    total = solve_discrete_lyapunov(closed, start + gamma / (1.0 - gamma) * spread)
-    joint = _joint_moments(total, gain, np.diag(variances) / (1.0 - gamma))
+    total = solve_discrete_lyapunov(closed, _first_moments(problem) + spread)
+    joint = _joint_moments(total, gain, np.zeros(problem.n_actions))
     return -np.tensordot(problem.costs, joint, axes=2)
 
 
-def feature_jacobian(
-    problem: LQRProblem, gain: ArrayLike, *, sigma: ArrayLike = 0.0
-) -> tuple[Float, Float]:
+def feature_jacobian(problem: LQRProblem, gain: Float, *, sigma: Float) -> tuple[Float, Float]:
     """Derivatives of the feature expectations.
 
     Returns:
         The derivative with respect to the gain, shape (k, n, q), and with respect to the
         logarithms of the deviations, shape (k, q).
     """
-    gain, deviations = _gain(problem, gain), _deviations(problem, sigma)
-    moments = second_moments(problem, gain, sigma=deviations)
+    moments = second_moments(problem, gain, sigma=sigma)
     by_gain = np.zeros((problem.n_features, problem.n_actions, problem.n_states))
     by_variance = np.zeros((problem.n_features, problem.n_actions))
     to_go = np.zeros((problem.n_features, problem.n_states, problem.n_states))
@@ -208,100 +181,20 @@ def feature_jacobian(
         by_gain += 2.0 * scale * (value.mixed + value.actions @ gain) @ moments[h]
         by_variance += scale * np.diagonal(value.actions, axis1=1, axis2=2)
         to_go = value.under(gain)
-    return -by_gain.transpose(1, 2, 0), -2.0 * deviations[:, None] ** 2 * by_variance.T
+    return -by_gain.transpose(1, 2, 0), -2.0 * np.square(sigma)[:, None] * by_variance.T
 
 
-def optimal_stationary_gain(problem: LQRProblem, weights: ArrayLike) -> Float:
+def optimal_stationary_gain(problem: LQRProblem, weights: ArrayLike) -> Float | None:
     """The gain that is best for the infinite discounted sum, by the discounted Riccati equation.
 
-    Best among the policies under which the sum exists; shape (k, n).
-
-    Raises:
-        OptionError: If the weights reward ever larger actions, so that no policy is best.
+    Best among the policies under which the sum exists; shape (k, n). None if no policy is best
+    because the weights reward ever larger actions or states.
     """
-    gain = _riccati(problem, problem.checked_weights(weights))
-    if gain is None:
-        raise OptionError(
-            "these weights reward ever larger actions or states, so that no policy is best: give "
-            "the actions a positive cost."
-        )
-    return gain
-
-
-def relative_regret(
-    problem: LQRProblem, recovered_weights: ArrayLike, *, true_weights: ArrayLike
-) -> float:
-    """What acting on recovered weights costs, as a fraction of what there is to lose.
-
-    (best value - value of the policy that is optimal for the recovered weights) / (best value -
-    value of never acting), all three under the true weights, for the infinite discounted sum and
-    without exploration. 0 is as good as knowing the reward, 1 no better than not having learnt.
-    Recovered weights for which no policy is best (they reward ever larger actions) have infinite
-    regret; their scale does not matter.
-    """
-    truth = problem.checked_weights(true_weights)
-    chosen = _riccati(problem, problem.checked_weights(recovered_weights))
-
-    def value(gain: Float) -> float:
-        return float(stationary_expectations(problem, gain) @ truth)
-
-    best = value(optimal_stationary_gain(problem, truth))
-    to_lose = best - value(np.zeros((problem.n_actions, problem.n_states)))
-    if to_lose <= _FLAT * abs(best):
-        return 0.0
-    if chosen is None:
-        return float("inf")
-    # Two evaluations of the same best policy may differ in the last digit.
-    return max(best - value(chosen), 0.0) / to_lose
-
-
-def sample_episodes(
-    problem: LQRProblem,
-    gain: ArrayLike,
-    *,
-    rng: np.random.Generator,
-    n_episodes: int,
-    sigma: ArrayLike = 0.0,
-) -> EpisodeArrays:
-    """Sample episodes of T times, all of them in parallel."""
-    at_least_one(n_episodes, "n_episodes")
-    gain, deviations = _gain(problem, gain), _deviations(problem, sigma)
-    n, k, horizon = problem.n_states, problem.n_actions, problem.horizon
-    actions = deviations * rng.standard_normal((n_episodes, horizon, k))
-    root = _root(problem.initial_covariance, "initial_covariance")
-    states = np.empty((n_episodes, horizon + 1, n))
-    states[:, 0] = problem.initial_mean + rng.standard_normal((n_episodes, n)) @ root.T
-    states[:, 1:] = rng.standard_normal((n_episodes, horizon, n)) @ _root(problem.noise, "noise").T
-    for h in range(horizon):
-        actions[:, h] += states[:, h] @ gain.T
-        states[:, h + 1] += states[:, h] @ problem.dynamics.T + actions[:, h] @ problem.control.T
-    return EpisodeArrays(states, actions, problem.features(states[:, :-1], actions))
-
-
-def _start_and_spread(problem: LQRProblem, variances: Float) -> tuple[Float, Float]:
-    """Second moments of the first state, and what noise and exploration add at every time."""
-    start = problem.initial_covariance + np.outer(problem.initial_mean, problem.initial_mean)
-    return start, problem.noise + (problem.control * variances) @ problem.control.T
-
-
-def _value(problem: LQRProblem, costs: Float, to_go: Float) -> ValueMatrices:
-    """Add the discounted cost of the next state, to_go (q, n, n), to the cost of a time."""
     n = problem.n_states
-    drift, push = problem.dynamics, problem.control
-    after = problem.gamma * (push.T @ to_go)
-    return ValueMatrices(
-        states=costs[:, :n, :n] + problem.gamma * (drift.T @ to_go @ drift),
-        mixed=costs[:, n:, :n] + after @ drift,
-        actions=costs[:, n:, n:] + after @ push,
-    )
-
-
-def _riccati(problem: LQRProblem, weights: Float) -> Float | None:
-    """The best gain for the infinite sum, or None if there is none."""
-    n, shape = problem.n_states, (problem.n_actions, problem.n_states)
-    cost = np.tensordot(weights / max(np.abs(weights).max(), 1e-300), problem.costs, axes=1)
+    vector = problem.checked_weights(weights)
+    cost = np.tensordot(vector / max(np.abs(vector).max(), 1e-300), problem.costs, axes=1)
     if not cost.any():
-        return np.zeros(shape)
+        return np.zeros((problem.n_actions, n))
     root = np.sqrt(problem.gamma)
     try:
         to_go = solve_discrete_are(
@@ -321,42 +214,88 @@ def _riccati(problem: LQRProblem, weights: Float) -> Float | None:
     return gain if _converges(problem, gain) else None
 
 
+def relative_regret(
+    problem: LQRProblem, recovered_weights: ArrayLike, *, true_weights: ArrayLike
+) -> float:
+    """What acting on recovered weights costs, as a fraction of what there is to lose.
+
+    (best value - value of the policy that is optimal for the recovered weights) / (best value -
+    value of never acting), all three under the true weights, for the infinite discounted sum and
+    without exploration. 0 is as good as knowing the reward, 1 no better than not having learnt.
+    Recovered weights for which no policy is best (they reward ever larger actions) have infinite
+    regret; their scale does not matter.
+    """
+    truth = problem.checked_weights(true_weights)
+    chosen = optimal_stationary_gain(problem, recovered_weights)
+    right = optimal_stationary_gain(problem, truth)
+    if right is None:
+        raise OptionError(f"the true weights {truth} leave no policy best: regret means nothing.")
+
+    def value(gain: Float) -> float:
+        return float(stationary_expectations(problem, gain) @ truth)
+
+    best = value(right)
+    to_lose = best - value(np.zeros((problem.n_actions, problem.n_states)))
+    if to_lose <= _FLAT * abs(best):
+        return 0.0
+    if chosen is None:
+        return float("inf")
+    # Two evaluations of the same best policy may differ in the last digit.
+    return max(best - value(chosen), 0.0) / to_lose
+
+
+def sample_episodes(
+    problem: LQRProblem,
+    gain: Float,
+    *,
+    rng: np.random.Generator,
+    n_episodes: int,
+    sigma: Float,
+) -> EpisodeArrays:
+    """Sample episodes of T times, all of them in parallel."""
+    at_least_one(n_episodes, "n_episodes")
+    n, k, horizon = problem.n_states, problem.n_actions, problem.horizon
+    actions = sigma * rng.standard_normal((n_episodes, horizon, k))
+    root = _root(problem.initial_covariance)
+    states = np.empty((n_episodes, horizon + 1, n))
+    states[:, 0] = problem.initial_mean + rng.standard_normal((n_episodes, n)) @ root.T
+    states[:, 1:] = rng.standard_normal((n_episodes, horizon, n)) @ _root(problem.noise).T
+    for h in range(horizon):
+        actions[:, h] += states[:, h] @ gain.T
+        states[:, h + 1] += states[:, h] @ problem.dynamics.T + actions[:, h] @ problem.control.T
+    return EpisodeArrays(states, actions, problem.features(states[:, :-1], actions))
+
+
+def _first_moments(problem: LQRProblem) -> Float:
+    return problem.initial_covariance + np.outer(problem.initial_mean, problem.initial_mean)
+
+
+def _value(problem: LQRProblem, costs: Float, to_go: Float) -> _ValueMatrices:
+    """Add the discounted cost of the next state, to_go (q, n, n), to the cost of a time."""
+    n = problem.n_states
+    drift, push = problem.dynamics, problem.control
+    after = problem.gamma * (push.T @ to_go)
+    return _ValueMatrices(
+        states=costs[:, :n, :n] + problem.gamma * (drift.T @ to_go @ drift),
+        mixed=costs[:, n:, :n] + after @ drift,
+        actions=costs[:, n:, n:] + after @ push,
+    )
+
+
 def _converges(problem: LQRProblem, gain: Float) -> bool:
     """Whether discounted second moments die out under the gain."""
     closed = problem.dynamics + problem.control @ gain
     return bool(problem.gamma * np.abs(np.linalg.eigvals(closed)).max() ** 2 < 1.0)
 
 
-def _joint_moments(moments: Float, gain: Float, extra: Float) -> Float:
-    """Moments of (s, a) from those of s, with `extra` those of the exploration; broadcasts."""
+def _joint_moments(moments: Float, gain: Float, variances: Float) -> Float:
+    """Moments of (s, a) from those of s and the exploration's variances; broadcasts."""
     mixed = gain @ moments
-    actions = mixed @ np.swapaxes(gain, -1, -2) + extra
+    actions = mixed @ gain.T + np.diag(variances)
     return np.block([[moments, np.swapaxes(mixed, -1, -2)], [mixed, actions]])
 
 
-def _gain(problem: LQRProblem, gain: ArrayLike) -> Float:
-    """One gain for all times, shape (k, n)."""
-    array = np.asarray(gain, dtype=np.float64)
-    shape = (problem.n_actions, problem.n_states)
-    if array.shape != shape or not np.isfinite(array).all():
-        raise PolicyError(f"gain must be finite, of shape {shape}, got shape {array.shape}.")
-    return array
-
-
-def _deviations(problem: LQRProblem, sigma: ArrayLike) -> Float:
-    """One deviation per action, shape (k,)."""
-    array = np.asarray(sigma, dtype=np.float64)
-    if array.shape not in ((), (problem.n_actions,)) or not (array >= 0).all():
-        raise PolicyError(
-            f"sigma must be one or {problem.n_actions} numbers, none negative, got {sigma!r}."
-        )
-    return np.broadcast_to(array, (problem.n_actions,))
-
-
-def _root(covariance: Float, name: str) -> Float:
+def _root(covariance: Float) -> Float:
     """A matrix whose product with its transpose is the covariance, singular ones included."""
     values, vectors = np.linalg.eigh(covariance)
-    top = float(np.abs(values).max(initial=0.0))
-    if not np.allclose(covariance, covariance.T) or values.min() < -_NEGATIVE * top:
-        raise OptionError(f"{name} must be symmetric and positive semi-definite.")
     return np.asarray(vectors * np.sqrt(np.clip(values, 0.0, None)))

@@ -149,15 +149,12 @@ def occupancy(mdp: TabularMDP, policy: ArrayLike, *, horizon: int | None = None)
     return total
 
 
-def feature_action_values(
-    mdp: TabularMDP, policy: ArrayLike, *, horizon: int | None = None
-) -> Float:
-    """Discounted features collected after each action, then following the policy, (S, A, q).
+def feature_action_values(mdp: TabularMDP, policy: ArrayLike) -> Float:
+    """Successor features of the actions, shape (S, A, q): times the weights they are Q.
 
-    These are the successor features of the actions: `feature_action_values @ weights` is the
-    action value Q under those weights. The first time counts towards the horizon.
+    That is, the discounted features collected after each action, then following the policy.
     """
-    return _lookahead(mdp, _as_policy(mdp, policy), mdp.expected_features, horizon)
+    return _lookahead(mdp, _as_policy(mdp, policy), mdp.expected_features)
 
 
 def feature_expectations(
@@ -185,26 +182,22 @@ def feature_jacobian(mdp: TabularMDP, theta: ArrayLike, *, horizon: int | None =
         weighted = np.zeros((mdp.n_states, mdp.n_actions, mdp.n_features))
         q_values = np.zeros_like(weighted)
         for marginal in marginals[::-1]:
-            q_values = _backup(mdp, policy, mdp.expected_features, q_values)
+            values = (policy[:, None, :] @ q_values)[:, 0, :]
+            q_values = mdp.expected_features + mdp.gamma * (mdp.transitions @ values)
             weighted += marginal[:, None, None] * _advantage(policy, q_values)
     rows: Float = policy[:, :-1, None] * weighted[:, :-1]
     return rows.reshape(mdp.n_parameters, mdp.n_features)
 
 
-def action_values(
-    mdp: TabularMDP, policy: ArrayLike, *, weights: ArrayLike, horizon: int | None = None
-) -> Float:
+def action_values(mdp: TabularMDP, policy: ArrayLike, *, weights: ArrayLike) -> Float:
     """Action values Q(s, a) of a policy under the reward `weights @ features`, shape (S, A)."""
-    reward = _rewards(mdp, weights)[:, :, None]
-    return _lookahead(mdp, _as_policy(mdp, policy), reward, horizon)[:, :, 0]
+    return _lookahead(mdp, _as_policy(mdp, policy), _rewards(mdp, weights)[:, :, None])[:, :, 0]
 
 
-def start_value(
-    mdp: TabularMDP, policy: ArrayLike, *, weights: ArrayLike, horizon: int | None = None
-) -> float:
+def start_value(mdp: TabularMDP, policy: ArrayLike, *, weights: ArrayLike) -> float:
     """Value of a policy from the initial distribution: its expected discounted return."""
     probabilities = _as_policy(mdp, policy)
-    q_values = action_values(mdp, probabilities, weights=weights, horizon=horizon)
+    q_values = action_values(mdp, probabilities, weights=weights)
     return float(mdp.initial @ (probabilities * q_values).sum(axis=1))
 
 
@@ -327,22 +320,11 @@ def _discounted_marginals(mdp: TabularMDP, kernel: Float, horizon: int) -> Float
     return marginals
 
 
-def _backup(mdp: TabularMDP, policy: Float, payoff: Float, q_values: Float) -> Float:
-    """One Bellman backup of vector-valued action values, shape (S, A, k)."""
-    values: Float = (policy[:, None, :] @ q_values)[:, 0, :]
-    return payoff + mdp.gamma * (mdp.transitions @ values)
-
-
-def _lookahead(mdp: TabularMDP, policy: Float, payoff: Float, horizon: int | None) -> Float:
+def _lookahead(mdp: TabularMDP, policy: Float, payoff: Float) -> Float:
     """Discounted sums of a payoff of shape (S, A, k) after each action, same shape."""
-    if horizon is None:
-        expected = (policy[:, None, :] @ payoff)[:, 0, :]
-        system = np.eye(mdp.n_states) - mdp.gamma * _state_kernel(mdp, policy)
-        return payoff + mdp.gamma * (mdp.transitions @ _solve(system, expected))
-    q_values = np.zeros(payoff.shape)
-    for _ in range(at_least_one(horizon, "horizon")):
-        q_values = _backup(mdp, policy, payoff, q_values)
-    return q_values
+    expected = (policy[:, None, :] @ payoff)[:, 0, :]
+    system = np.eye(mdp.n_states) - mdp.gamma * _state_kernel(mdp, policy)
+    return payoff + mdp.gamma * (mdp.transitions @ _solve(system, expected))
 
 
 def _advantage(policy: Float, q_values: Float) -> Float:
