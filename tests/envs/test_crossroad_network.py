@@ -95,6 +95,7 @@ def test_without_netconvert_one_sentence_says_what_installs_it(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failing_netconvert_is_reported(tmp_path: Path) -> None:
+def test_a_failing_netconvert_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crossroad_network, "find_netconvert", lambda: "false")
     with pytest.raises(NetworkBuildError, match="netconvert failed"):
-        build_network(3, tmp_path / "x.net.xml", netconvert="false")
+        build_network(3, tmp_path / "x.net.xml")

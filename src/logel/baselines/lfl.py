@@ -98,13 +98,8 @@ def fit_lfl(
     """Least-squares reward and potentials for a path of policies.
 
     Of all solutions, which differ by a potential, the one of least norm is returned: the one
-    gradient descent from zero would reach.
-
-    Args:
-        policies: Shape (m + 1, S, A), all probabilities positive.
-        transitions: Shape (S, A, S).
-        gamma: Discount factor.
-        temperature: The model's alpha.
+    gradient descent from zero would reach. Shapes: `policies` (m + 1, S, A), `transitions`
+    (S, A, S).
     """
     check_gamma(gamma)
     check_positive(temperature=temperature)

@@ -73,12 +73,9 @@ FEATURES: dict[str, StepFeatures | RewardFeatures] = {
 
 
 def make(env_id: str, *, report_features: bool = True) -> gymnasium.Env[Any, Any]:
-    """An environment, reporting its features if they need what only `info` tells.
+    """An environment that reports in `info["features"]` those features that need `info`.
 
-    Args:
-        env_id: A name of Gymnasium's; those in `FEATURES` have features.
-        report_features: Whether features that are computed step by step are reported in
-            `info["features"]`; features of transitions are computed in batches elsewhere.
+    Features of transitions are computed in batches elsewhere.
     """
     try:
         # The checker looks at every step and observation: 10% of the time.

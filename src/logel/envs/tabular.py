@@ -110,11 +110,7 @@ class TabularMDP(FeatureWorld):
 def softmax_policy(theta: ArrayLike, *, n_states: int, n_actions: int) -> Float:
     """Action probabilities of the tabular softmax policy, shape (S, A).
 
-    Args:
-        theta: logits of all actions but the last, whose logit is 0; flat and state-major,
-            shape (S * (A - 1),).
-        n_states: S.
-        n_actions: A.
+    `theta` are the logits of all actions but the last, whose logit is 0, flat and state-major.
     """
     flat = np.asarray(theta, dtype=np.float64)
     if flat.shape != (n_states * (n_actions - 1),):

@@ -137,7 +137,7 @@ def record_checkpoints(
         env_id: Gymnasium name of the environment.
         out: Folder of the new history.
         features: What a reward may be made of, as for `HistoryRecorder`.
-        episodes: Episodes per checkpoint.
+        episodes: Per checkpoint.
         activation: Between the layers of the networks, see `SB3Policy.from_checkpoint`.
         gamma: The learner's discount factor; by default the one in the first checkpoint.
         seed: Of the environments and of the policies' choices.

@@ -202,14 +202,16 @@ def observe_parametric(
     truth = np.asarray(weights, dtype=float)
     start = np.zeros(world.policy.n_parameters) if initial is None else np.asarray(initial, float)
 
-    def sample(snapshot: ParameterSnapshot, rng: np.random.Generator) -> Stage:
-        stage = world.sample(snapshot.parameters, rng=rng, n_episodes=n_episodes)
-        return replace(stage, parameters=snapshot.parameters) if parameters else stage
+    def watch(
+        own: np.random.Generator, observers: np.random.Generator
+    ) -> Iterator[tuple[Stage, float | None]]:
+        for theta, rate in learner.run(world, truth, own, start):
+            stage = world.sample(theta, rng=observers, n_episodes=n_episodes)
+            yield replace(stage, parameters=theta) if parameters else stage, rate
 
     return record(
         learner,
-        lambda rng: learner.run(world, truth, rng, start),
-        sample,
+        watch,
         n_steps=n_steps,
         seed=seed,
         learning_rates=learning_rates,

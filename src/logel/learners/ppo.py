@@ -202,12 +202,12 @@ def train_ppo(
         env: A name of Gymnasium's (those of `logel.envs.mujoco` report their features), or a
             function that makes an environment.
         settings: By default the paper's.
-        updates: Number of updates.
+        updates: How many.
         seed: Of everything; SB3 sets the global generators.
         reward: Paid instead of the environment's; see `VecRewardReplacement`.
         initial: Flat parameters of the first policy, shape (d,); the value network starts fresh.
-        recorder: A `HistoryRecorder`.
-        on_update: Called after each rollout.
+        recorder: Watches.
+        on_update: See `OnUpdate`.
         checkpoint: Folder for `model.zip` and, if observations are normalised,
             `normaliser.json`.
         tensorboard: Folder for TensorBoard's scalars; `rollout/true_return` is the environment's,

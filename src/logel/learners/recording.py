@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import count, islice
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -48,28 +48,15 @@ def drift(start: Float, step: float, *, fading: bool, rng: np.random.Generator) 
         position = position + size * rng.standard_normal(position.shape)
 
 
-class Watched(Protocol):
-    """A learner between two updates."""
+Watch = Callable[[np.random.Generator, np.random.Generator], Iterable[tuple[Stage, float | None]]]
+"""Lets a learner learn and an observer look, by random numbers of their own.
 
-    @property
-    def learning_rate(self) -> float | None:
-        """Rate of the step that led here; None if there is none."""
-        ...
-
-
-def _streams(seed: int | np.random.SeedSequence) -> tuple[np.random.Generator, ...]:
-    """Random numbers for the learner and, independent of them, for the observer."""
-    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    return tuple(np.random.default_rng(s) for s in sequence.spawn(2))
-
-
-Seen = TypeVar("Seen", bound=Watched)
+Yields what the observer sees between two updates, and the rate of the step that led there."""
 
 
 def record(
     learner: object,
-    run: Callable[[np.random.Generator], Iterable[Seen]],
-    sample: Callable[[Seen, np.random.Generator], Stage],
+    watch: Watch,
     *,
     n_steps: int,
     seed: int | np.random.SeedSequence,
@@ -78,28 +65,21 @@ def record(
     metadata: Mapping[str, Any],
     progress: Progress | None = None,
 ) -> LearningHistory:
-    """Make a history of a learner's first stages.
+    """Make a history of a learner's first `n_steps` steps.
 
-    Args:
-        learner: The learner, a dataclass; its name and settings go into the metadata.
-        run: Lets it learn, by random numbers of its own.
-        sample: What the observer sees of it between two updates, by other random numbers.
-        n_steps: Number m of steps to record.
-        seed: Of both.
-        learning_rates: Whether the observer sees the rates.
-        feature_names: Names of the reward features.
-        metadata: What else to note.
-        progress: Called after every stage.
+    The name and settings of the learner, a dataclass, go into the metadata; `learning_rates` says
+    whether the observer knows the rates.
     """
     if n_steps < 1:
         raise OptionError(f"n_steps must be at least 1, but is {n_steps}")
-    learner_rng, observer_rng = _streams(seed)
+    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    learner_rng, observer_rng = (np.random.default_rng(s) for s in sequence.spawn(2))
     stages: list[Stage] = []
     rates: list[float | None] = []
-    for t, snapshot in enumerate(islice(run(learner_rng), n_steps + 1)):
-        stage = sample(snapshot, observer_rng)
+    seen = islice(watch(learner_rng, observer_rng), n_steps + 1)
+    for t, (stage, rate) in enumerate(seen):
         stages.append(stage)
-        rates.append(snapshot.learning_rate)
+        rates.append(rate)
         logger.info("stage %d: %d episodes, %d steps", t, stage.n_episodes, stage.n_steps)
         if progress is not None:
             progress("recording", t + 1, n_steps + 1)

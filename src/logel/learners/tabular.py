@@ -253,16 +253,18 @@ def observe(
     """
     truth = np.asarray(weights, dtype=float)
 
-    def sample(snapshot: Snapshot, rng: np.random.Generator) -> Stage:
-        batch = sample_episodes(
-            mdp, snapshot.policy, rng=rng, n_episodes=n_episodes, horizon=horizon
-        )
-        return batch.stage(snapshot.parameters if parameters else None)
+    def watch(
+        own: np.random.Generator, observers: np.random.Generator
+    ) -> Iterator[tuple[Stage, float | None]]:
+        for snapshot in learner.run(mdp, truth, own):
+            batch = sample_episodes(
+                mdp, snapshot.policy, rng=observers, n_episodes=n_episodes, horizon=horizon
+            )
+            yield batch.stage(snapshot.parameters if parameters else None), snapshot.learning_rate
 
     return record(
         learner,
-        lambda rng: learner.run(mdp, truth, rng),
-        sample,
+        watch,
         n_steps=n_steps,
         seed=seed,
         learning_rates=learning_rates,

@@ -38,21 +38,9 @@ def train_on_estimate(
 ) -> dict[str, Any]:
     """Train PPO on an estimate's reward; write `curve.csv`, `summary.json` and the model.
 
-    Args:
-        estimate: Whose weights are paid.
-        env_id: A name of Gymnasium's. Those of `logel.envs.mujoco` and
-            `logel.envs.classic_control` have features; others must report `info["features"]`
-            themselves.
-        out: A new folder.
-        updates: Number of updates.
-        seed: Of everything.
-        settings: Of PPO; by default the paper's.
-        initial: Flat parameters of the first policy.
-        tensorboard: Folder for TensorBoard's scalars.
-        progress: Told about every update.
-
-    Returns:
-        What `summary.json` holds.
+    Environments of `logel.envs.mujoco` and `logel.envs.classic_control` have features; others must
+    report `info["features"]` themselves. `initial` are flat parameters of the first policy,
+    `tensorboard` is a folder. Returns what `summary.json` holds.
     """
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
