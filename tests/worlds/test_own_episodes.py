@@ -23,7 +23,7 @@ from logel.policies.base import Policy
 from logel.policies.gaussian import LinearGaussian
 from logel.policies.networks import MLPCategorical
 from logel.policies.softmax import LinearSoftmax, TabularSoftmax
-from logel.worlds.own_episodes import StageJacobian, features_to_go, stage_jacobian
+from logel.worlds.own_episodes import features_to_go, stage_jacobian
 
 HORIZON = 5
 ESTIMATORS = ("reinforce", "gpomdp")
@@ -441,21 +441,3 @@ def test_malformed_arguments_are_refused() -> None:
         stage_jacobian(policy, theta, stage, gamma=0.9, estimator="sf")
     with pytest.raises(PolicyError, match="action 1 is outside"):
         stage_jacobian(TabularSoftmax(3, 1), np.zeros(0), stage, gamma=0.9)
-
-
-def test_regrouping_merges_neighbours_and_keeps_the_mean() -> None:
-    rng = np.random.default_rng(0)
-    groups, weights = rng.standard_normal((5, 3, 2)), rng.dirichlet(np.ones(5))
-    whole = StageJacobian(
-        mean=np.einsum("g,gdq->dq", weights, groups),
-        groups=groups,
-        group_weights=weights,
-        score_sums=rng.standard_normal((5, 3)),
-    )
-    fewer = whole.regrouped(3)
-    np.testing.assert_allclose(fewer.group_weights.sum(), 1)
-    np.testing.assert_allclose(
-        np.einsum("g,gdq->dq", fewer.group_weights, fewer.groups), whole.mean
-    )
-    np.testing.assert_allclose(fewer.score_sums.sum(axis=0), whole.score_sums.sum(axis=0))
-    np.testing.assert_allclose(fewer.groups[0], groups[0])

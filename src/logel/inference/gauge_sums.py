@@ -95,7 +95,7 @@ class GaugeSums:
                 takes the length of the episodes for its own horizon. None allows for both: only
                 what is silent either way.
         """
-        constant, _ = self.moments.constant_directions()
+        constant = self.moments.constant_directions()
         if bootstrap is None:
             one, two = (self.gauge(names, bootstrap=b).directions for b in (True, False))
             return self._told(names, _common(one, two), constant, forever=True)
@@ -139,7 +139,6 @@ class GaugeSums:
         pairs = self._forever if forever else self._timed
         if pairs.telling:
             # Without termination a constant is silent, and far from zero it would cost digits.
-            assert self.moments.origin is not None
             origin = self.moments.origin * self.moments.any_terminated
             return self._null(pairs.advantages(origin))
         if forever and self._rows.telling:
@@ -148,7 +147,7 @@ class GaugeSums:
 
     def _only_constants(self, left: Float) -> bool:
         """Whether nothing but constants can be silent any more."""
-        return len(self._null(left)) <= len(self.moments.constant_directions()[0])
+        return len(self._null(left)) <= len(self.moments.constant_directions())
 
     def _null(self, rows: Float) -> Float:
         """Directions in which a matrix (n, q) of features vanishes, as rows."""
@@ -174,7 +173,6 @@ class GaugeSums:
 
     def _reason(self, row: Float, constant: Float, forever: bool) -> str:
         """Why a combination is silent: the plainest reason that holds."""
-        assert self.moments.mean is not None
         if np.linalg.norm(row - constant.T @ (constant @ row)) < 1e-6:
             largest = float(np.abs(row) @ self.moments.largest)
             if abs(float(row @ self.moments.mean)) > 1e-9 * largest:

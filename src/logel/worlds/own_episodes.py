@@ -14,7 +14,7 @@ is absorbing (its score stays, its features are zero); a truncated one is just s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -73,20 +73,6 @@ class StageJacobian:
     group_weights: Float
     score_sums: Float
 
-    def regrouped(self, n_groups: int) -> StageJacobian:
-        """The same estimate in fewer groups, neighbours merged."""
-        if n_groups == len(self.groups):
-            return self
-        first = np.arange(n_groups) * len(self.groups) // n_groups
-        weights = np.add.reduceat(self.group_weights, first)
-        sums = np.add.reduceat(self.group_weights[:, None, None] * self.groups, first)
-        return StageJacobian(
-            mean=self.mean,
-            groups=sums / weights[:, None, None],
-            group_weights=weights,
-            score_sums=np.add.reduceat(self.score_sums, first),
-        )
-
     def covariance(self) -> Float:
         """Estimated E[(error)^T (error)] of the mean, shape (q, q), summed over parameters."""
         g = len(self.groups)
@@ -107,7 +93,6 @@ def stage_jacobian(
     baseline: Baseline | str = Baseline.NONE,
     n_groups: int = 10,
     memory_mb: int = 256,
-    ratios: Float | None = None,
 ) -> StageJacobian:
     """Estimate the Jacobian at `parameters` from a stage's episodes.
 
@@ -121,15 +106,8 @@ def stage_jacobian(
         n_groups: Groups of episodes kept apart for uncertainty (fewer if there are fewer episodes).
         memory_mb: Bound on the working memory, beside the stage, an array of the size of its
             features, and the result.
-        ratios: How much likelier each row's episode is, up to and including that row, under
-            `parameters` than under the policy that took it, shape (N,); None if that is the same
-            policy. G(PO)MDP only.
     """
     estimator, baseline = Estimator(estimator), Baseline(baseline)
-    if ratios is not None and (estimator is Estimator.REINFORCE or baseline is Baseline.COMPONENT):
-        raise OptionError(
-            "importance weights need the G(PO)MDP estimator and a baseline other than 'component'"
-        )
     if not 0 <= gamma < 1:
         raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
     if stage.features is None:
@@ -141,7 +119,7 @@ def stage_jacobian(
     theta = policy.tensor(parameters)
     if theta.shape != (policy.n_parameters,):
         raise OptionError(f"the policy has {policy.n_parameters} parameters, not {theta.shape}")
-    cotangents = _cotangents(stage, gamma, estimator, baseline, ratios)
+    cotangents = _cotangents(stage, gamma, estimator, baseline)
     sums, scores = _grouped_sums(policy, theta, stage, group, memory_mb, cotangents)
     if baseline is Baseline.COMPONENT:
         sums -= _component_sums(policy, theta, stage, group, gamma, estimator, memory_mb)
@@ -189,31 +167,22 @@ def discounted_to_go(rows: Float, lengths: npt.NDArray[np.int64], discount: floa
     return to_go
 
 
-def _cotangents(
-    stage: Stage, gamma: float, estimator: Estimator, baseline: Baseline, ratios: Float | None
-) -> Float:
+def _cotangents(stage: Stage, gamma: float, estimator: Estimator, baseline: Baseline) -> Float:
     """Features to go minus the baseline, one row per step, shape (N, q).
 
     The component-wise baseline differs between parameters: `_component_sums` sees to it.
-
-    With ratios every feature counts as often as its past is likelier, and so does the baseline of
-    a row: that keeps its expected contribution zero.
     """
-    if ratios is not None:
-        assert stage.features is not None
-        stage = replace(stage, features=ratios[:, None] * stage.features)
-    weight = np.ones(stage.n_steps) if ratios is None else ratios
     to_go = features_to_go(stage, gamma)
     if estimator is Estimator.REINFORCE:
         to_go = np.repeat(to_go[stage.starts], stage.lengths, axis=0)
     if baseline is Baseline.TIME:
-        return _leave_one_out(to_go, stage, estimator, weight)
+        return _leave_one_out(to_go, stage, estimator)
     if baseline is Baseline.CRITIC:
-        return to_go - _critic(stage, to_go, gamma, estimator, weight)
+        return to_go - _critic(stage, to_go, gamma, estimator)
     return to_go
 
 
-def _leave_one_out(to_go: Float, stage: Stage, estimator: Estimator, weight: Float) -> Float:
+def _leave_one_out(to_go: Float, stage: Stage, estimator: Estimator) -> Float:
     """Subtract the mean over the other episodes that are still running at the same time."""
     times, rows = stage.times, np.arange(stage.n_steps)
     if estimator is Estimator.REINFORCE:
@@ -225,17 +194,17 @@ def _leave_one_out(to_go: Float, stage: Stage, estimator: Estimator, weight: Flo
     )
     others = np.maximum(alive - 1, 1)[times][:, None]
     mean = np.where(alive[times][:, None] > 1, (sums[times] - to_go) / others, 0.0)
-    return to_go - weight[:, None] * mean
+    return to_go - mean
 
 
-def _critic(stage: Stage, to_go: Float, gamma: float, estimator: Estimator, weight: Float) -> Float:
+def _critic(stage: Stage, to_go: Float, gamma: float, estimator: Estimator) -> Float:
     """Predict the cotangents from the state by ridge regression, two-fold over episodes.
 
     G(PO)MDP's prediction depends on state and time; REINFORCE's may only use the first state,
     since later ones are consequences of earlier actions of the same row's episode.
     """
-    basis = state_basis(stage)
-    scale = (weight * gamma**stage.times)[:, None]
+    basis = _state_basis(stage)
+    scale = (gamma**stage.times)[:, None]
     if estimator is Estimator.REINFORCE:
         basis = np.repeat(basis[stage.starts], stage.lengths, axis=0)
         scale = np.ones_like(scale)
@@ -253,7 +222,7 @@ def _critic(stage: Stage, to_go: Float, gamma: float, estimator: Estimator, weig
     return predicted
 
 
-def state_basis(stage: Stage) -> Float:
+def _state_basis(stage: Stage) -> Float:
     """State features for a linear critic, shape (N, b), from the observations alone.
 
     One indicator per state for discrete observations; standardised coordinates and their squares
