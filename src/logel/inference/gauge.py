@@ -314,13 +314,13 @@ def explain(
     delta: Float, design: Float, weights: Float, learning_rates: Float, *, fitted: int = 0
 ) -> Fit:
     """Compare movements (m, d) with their predictions, in which `fitted` weights were fitted."""
-    predicted = learning_rates[:, None] * (design @ weights)
+    (m, d), predicted = delta.shape, learning_rates[:, None] * (design @ weights)
     return _fit(
         moved=(delta**2).sum(axis=1),
         predicted=(predicted**2).sum(axis=1),
         inner=(delta * predicted).sum(axis=1),
         residual=((delta - predicted) ** 2).sum(axis=1),
-        chance=_chance(*delta.shape, fitted),
+        chance=_chance(m, d, fitted),
     )
 
 

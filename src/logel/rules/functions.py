@@ -30,17 +30,10 @@ from logel.data.stage import Stage
 from logel.errors import Choice, OptionError
 from logel.policies.base import Policy, ScoreRows
 from logel.types import Array, Float
-from logel.worlds.critic import (
-    CriticSums,
-    StateScale,
-    critic_basis,
-    critic_rows,
-    critic_sums,
-)
+from logel.worlds.critic import CriticSums, StateScale, critic_rows, critic_sums
 
 LARGEST_WIDTH = 1000
 _ROWS_AT_ONCE = 2**12
-_STATES_AT_MOST = 500
 
 
 class StateFeatures(Choice):
@@ -252,7 +245,12 @@ def stage_sums(
     n_groups = max(1, min(n_groups, stage.n_episodes))
     group = np.arange(stage.n_episodes) * n_groups // stage.n_episodes
     k, q = basis.width, stage.features.shape[1]
-    b = _critic_states(basis.scale, stage, slice(0, 1), bootstrap).shape[1]
+    times = None if bootstrap else stage.times
+
+    def states_of(rows: slice) -> Float:
+        return basis.scale.basis(stage.observations[rows], None if times is None else times[rows])
+
+    b = states_of(slice(0, 1)).shape[1]
     counts, gram = np.zeros(n_groups), np.zeros((k, k))
     scores, movement = np.zeros((n_groups, k)), np.zeros((n_groups, k))
     own, critic = np.zeros((n_groups, k, q)), np.zeros((n_groups, k, b))
@@ -261,8 +259,9 @@ def stage_sums(
     edges = np.concatenate([stage.starts, [stage.n_steps]])
     for first, stop in _episode_blocks(stage, group):
         g, rows = int(group[first]), slice(int(edges[first]), int(edges[stop]))
-        states = _critic_states(basis.scale, stage, rows, bootstrap)
-        last = _last_states(basis.scale, stage, first, stop, bootstrap)
+        states, last = states_of(rows), None
+        if bootstrap and stage.last_observations is not None:
+            last = basis.scale.basis(stage.last_observations[first:stop], None)
         ends = (stage.lengths[first:stop], stage.terminated[first:stop])
         phi = stage.features[rows].astype(float)
         y, z = critic_rows(phi, states, last, *ends, gamma=gamma, trace=trace, bootstrap=bootstrap)
@@ -307,22 +306,3 @@ def _episode_blocks(stage: Stage, group: Array) -> Iterator[tuple[int, int]]:
             taken = max(1, int(np.searchsorted(rows, _ROWS_AT_ONCE, side="right")))
             yield at, at + taken
             at += taken
-
-
-def _table_size(scale: StateScale) -> int | None:
-    small = scale.discrete and scale.smallest >= 0 and scale.largest < _STATES_AT_MOST
-    return int(scale.largest) + 1 if small else None
-
-
-def _critic_states(scale: StateScale, stage: Stage, rows: slice, bootstrap: bool) -> Float:
-    times = None if bootstrap else stage.times[rows]
-    return critic_basis(stage.observations[rows], times, scale, n_states=_table_size(scale))
-
-
-def _last_states(
-    scale: StateScale, stage: Stage, first: int, stop: int, bootstrap: bool
-) -> Float | None:
-    if stage.last_observations is None or not bootstrap:
-        return None
-    last = stage.last_observations[first:stop]
-    return critic_basis(last, None, scale, n_states=_table_size(scale))

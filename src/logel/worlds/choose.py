@@ -9,9 +9,9 @@ from typing import Any
 from logel.data.stage import Stage
 from logel.policies.base import Policy
 from logel.worlds.base import World
+from logel.worlds.counting import pool_world
 from logel.worlds.linear import distinct_observations, linear_world
 from logel.worlds.pooled import sampled_world
-from logel.worlds.table import pool_world
 
 Pooler = Callable[[Iterable[Stage]], World]
 

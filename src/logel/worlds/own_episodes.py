@@ -152,6 +152,19 @@ def features_to_go(stage: Stage, gamma: float, *, from_start: bool = True) -> Fl
     return result
 
 
+def following_observations(stage: Stage) -> tuple[Array, Array]:
+    """The state after each row, and whether it is known (termination counts as known)."""
+    following = np.roll(stage.observations, -1, axis=0)
+    ends = stage.starts + stage.lengths - 1
+    known = np.ones(stage.n_steps, dtype=bool)
+    if stage.last_observations is None:
+        known[ends] = stage.terminated
+        following[ends] = stage.observations[ends]
+    else:
+        following[ends] = stage.last_observations
+    return following, known
+
+
 def discounted_to_go(rows: Float, lengths: npt.NDArray[np.int64], discount: float) -> Float:
     """Sum of the discounted rows from each row to the end of its episode, same shape as rows."""
     to_go = rows.astype(float)
