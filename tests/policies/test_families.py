@@ -370,7 +370,7 @@ def test_a_new_family_is_served_everywhere(policy: Policy) -> None:
     assert np.isfinite(few.parameters).all()
     world = sampled_world(stages, policy, gamma=0.9).at(path)
     assert policy.worlds == ("critic",) and world.anchored is not None
-    assert np.isfinite(world.anchored.jacobian).all()
+    assert np.isfinite(world.anchored.design).all()
     scale = ScaleSums()
     scale.add(stages[0])
     basis = Basis.choose(policy, "auto", scale.scale(), deviations=True)

@@ -183,10 +183,8 @@ class FeatureMoments:
         """What can be taken off the features without any effect, shape (q,), or None.
 
         Where no episode terminates a constant is silent, and features far from zero lose digits:
-        their own, and those of every value they add up to.
-
-        Args:
-            beyond: Ranges of a feature that its mean must be from zero to be taken off.
+        their own, and those of every value they add up to. Means less than `beyond` ranges of the
+        feature from zero stay.
         """
         if self.any_terminated:
             return None

@@ -29,6 +29,7 @@ import scipy.sparse
 from logel.data.stage import Stage
 from logel.inference.gauge import FeatureMoments, Gauge, orthonormal_rows
 from logel.types import Array, Float
+from logel.worlds.critic import products
 
 Index = npt.NDArray[np.int64]
 
@@ -278,10 +279,8 @@ class _Pairs:
     def advantages(self, origin: Float) -> Float:
         """Of every feature in every pair, under the pooled actions, shape (n_pairs, q).
 
-        Values of states nobody acted in are free: what they could explain is taken out.
-
-        Args:
-            origin: What was subtracted from the features.
+        Values of states nobody acted in are free: what they could explain is taken out. The origin
+        is what was subtracted from the features.
         """
         states, state, _ = self._layout()
         n = len(states)
@@ -367,11 +366,8 @@ class _Rows:
         if o <= _MOST_LINEAR:
             z = self._coordinates(observations.reshape(n, o).astype(float))
             parts.append(z)
-        if o <= _MOST_CROSSED:
-            first, second = np.triu_indices(o)
-            parts.append(z[:, first] * z[:, second])
-        elif o <= _MOST_SQUARED:
-            parts.append(z**2)
+        if o <= _MOST_SQUARED:
+            parts.append(products(z, most=_MOST_CROSSED))
         self.widths = tuple(np.cumsum([part.shape[1] for part in parts]).tolist())
         return np.concatenate(parts, axis=1)
 

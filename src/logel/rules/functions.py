@@ -53,19 +53,12 @@ class StateFeatures(Choice):
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """The functions B(s, a) of one policy family.
-
-    Attributes:
-        policy: The family.
-        states: Which state features (never AUTO).
-        scale: Of the observations of all stages: the same for every stage.
-        deviations: Whether z^2 - 1 is part of a Gaussian family's basis.
-    """
+    """The functions B(s, a) of one policy family."""
 
     policy: Policy
-    states: StateFeatures
-    scale: StateScale
-    deviations: bool = False
+    states: StateFeatures  # which state features (never AUTO)
+    scale: StateScale  # of the observations of all stages: the same for every stage
+    deviations: bool = False  # whether z^2 - 1 is part of a Gaussian family's basis
 
     @classmethod
     def choose(
@@ -113,25 +106,17 @@ class Basis:
         if self.states is StateFeatures.FAMILY:
             return self.policy.state_features(observations)
         z = self.scale.coordinates(observations)
-        parts = [np.ones((len(z), 1)), z]
-        return np.concatenate(
-            [*parts, z**2] if self.states is StateFeatures.QUADRATIC else parts, axis=1
-        )
+        squares = z**2 if self.states is StateFeatures.QUADRATIC else z[:, :0]
+        return np.concatenate([np.ones((len(z), 1)), z, squares], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
 class BasisRows:
-    """A block of rows in the basis.
+    """A block of rows in the basis."""
 
-    Attributes:
-        values: B of the observed pairs, shape (n, k).
-        gram: Sum over the rows' states of E[B B^T | s], shape (k, k).
-        movement: Sum of E[B * log-ratio | s], shape (k,); zero without a following policy.
-    """
-
-    values: Float
-    gram: Float
-    movement: Float
+    values: Float  # B of the observed pairs, shape (n, k)
+    gram: Float  # sum over the rows' states of E[B B^T | s], shape (k, k)
+    movement: Float  # sum of E[B * log-ratio | s], shape (k,); zero without a following policy
 
 
 def basis_rows(
@@ -144,13 +129,7 @@ def basis_rows(
 ) -> BasisRows:
     """Evaluate the basis of the policy at `parameters`, and project the next policy's log-ratio.
 
-    Args:
-        basis: The basis.
-        parameters: Flat parameters of the stage's policy, shape (d,).
-        following: Those of the next stage's, or None for the last stage.
-        observations: N rows.
-        actions: N rows.
-        row_weights: Weights of the rows in the sums, shape (N,); one each when None.
+    The rows count as often as `row_weights` says, once each when None.
     """
     policy = basis.policy
     f = basis.state_features(observations)
@@ -194,27 +173,16 @@ def _products(f: Float, weights: Float, scores: ScoreRows) -> BasisRows:
 
 @dataclass(frozen=True, eq=False)
 class StageSums:
-    """One stage in the basis: sums over the rows of each group of episodes.
+    """One stage in the basis: sums over the rows of each group of episodes."""
 
-    Attributes:
-        counts: Rows of each group, shape (g,).
-        gram: Of the whole stage, per row, shape (k, k).
-        scores: Sums of B, shape (g, k): what one group does to a cloned policy.
-        movement: Projected log-ratio to the next stage, shape (g, k).
-        own: Sums of B times the advantages' own part, shape (g, k, q).
-        critic: Sums of B times their critic's part, shape (g, k, b).
-        plain: Sums of B times the discounted features to go, for comparison, shape (g, k, q).
-        critic_sums: What the stage says about its critic.
-    """
-
-    counts: Float
-    gram: Float
-    scores: Float
-    movement: Float
-    own: Float
-    critic: Float
-    plain: Float
-    critic_sums: CriticSums
+    counts: Float  # rows of each group, shape (g,)
+    gram: Float  # of the whole stage, per row, shape (k, k)
+    scores: Float  # sums of B, shape (g, k): what one group does to a cloned policy
+    movement: Float  # projected log-ratio to the next stage, shape (g, k)
+    own: Float  # sums of B times the advantages' own part, shape (g, k, q)
+    critic: Float  # sums of B times their critic's part, shape (g, k, b)
+    plain: Float  # sums of B times the discounted features to go, for comparison, shape (g, k, q)
+    critic_sums: CriticSums  # what the stage says about its critic
 
 
 def stage_sums(
@@ -228,7 +196,7 @@ def stage_sums(
     bootstrap: bool = True,
     n_groups: int = 20,
 ) -> StageSums:
-    """Sum a stage's rows in blocks of bounded memory; see `StageSums`.
+    """Sum a stage's rows (with features) in blocks of bounded memory; see `StageSums`.
 
     Args:
         basis: The basis.
@@ -236,8 +204,8 @@ def stage_sums(
         parameters: Of the stage's policy, shape (d,).
         following: Of the next stage's policy, or None for the last.
         gamma: Discount factor.
-        trace: The lambda of the generalised advantages, see `feature_critic`.
-        bootstrap: Whether the critic stands for what comes after episodes that were cut off.
+        trace: The lambda of the generalised advantages, see `critic_rows`.
+        bootstrap: See `critic_rows`.
         n_groups: Groups of episodes kept apart (fewer if there are fewer episodes).
     """
     assert stage.features is not None

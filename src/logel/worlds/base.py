@@ -21,15 +21,10 @@ N_GROUPS = 10
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What one stage's actions say about the state behind them, to second order.
+    """What one stage's actions say about the state behind them, to second order."""
 
-    Attributes:
-        score: Derivative of the stage's log-likelihood, shape (D,).
-        factor: Block-diagonal factor L of its information L @ L.T, shape (B, D / B, width).
-    """
-
-    score: Float
-    factor: Float
+    score: Float  # derivative of the stage's log-likelihood, shape (D,)
+    factor: Float  # block-diagonal factor L of its information L @ L.T, shape (B, D / B, width)
 
     @classmethod
     def of(cls, score: Float, information: Float) -> Observation:
@@ -51,20 +46,16 @@ class Observation:
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """The return around the parameters of m stages.
+    """The return around the parameters of m stages."""
 
-    Attributes:
-        design: How parameters move per unit of every weight, shape (m, d, q): the Jacobian Psi of
-            the feature expectations, or what a preconditioner makes of it.
-        noise: Covariance, up to scale, of a sampled step, shape (m, d, d).
-        curvature: Derivative of design @ weights, shape (m, d, d), or None when it is not known:
-            then designs are held fixed inside a round and refreshed between rounds.
-        unit: What weights that go with this design are to be multiplied by to go with true rates.
-    """
-
+    # How parameters move per unit of every weight, shape (m, d, q): the Jacobian Psi of the feature
+    # expectations, or what a preconditioner makes of it.
     design: Float
-    noise: Float
+    noise: Float  # covariance, up to scale, of a sampled step, shape (m, d, d)
+    # Derivative of design @ weights, shape (m, d, d), or None when it is not known: then designs
+    # are held fixed inside a round and refreshed between rounds.
     curvature: Float | None = None
+    # What weights that go with this design are to be multiplied by to go with true rates.
     unit: float = 1.0
 
     def preconditioned(self, matrix: Float, unit: float = 1.0) -> Landscape:

@@ -19,10 +19,7 @@ Pooler = Callable[[Iterable[Stage]], World]
 def pooler(stages: Iterable[Stage], policy: Policy, *, gamma: float) -> Pooler:
     """How to pool stages of this family: all of them, or some of their episodes, alike.
 
-    Args:
-        stages: All stages, which decide what kind of world it is.
-        policy: The family; `Policy.worlds` says what it offers, best first.
-        gamma: Discount factor.
+    All stages together decide what kind of world it is, among those the family offers.
     """
     family: Any = policy  # `Policy.worlds` promises what the poolers need
     if "table" in policy.worlds:

@@ -78,16 +78,10 @@ def critic_rows(
 
 @dataclass(frozen=True, eq=False)
 class CriticSums:
-    """What one stage says about its critic, group by group of episodes.
+    """What one stage says about its critic, group by group of episodes."""
 
-    Attributes:
-        system: Shape (g, b, b).
-        target: Shape (g, b, q).
-        n_rows: Rows of the stage.
-    """
-
-    system: Float
-    target: Float
+    system: Float  # shape (g, b, b)
+    target: Float  # shape (g, b, q)
     n_rows: int
 
 
@@ -135,23 +129,14 @@ def _merge(groups: Float, n_groups: int) -> Float:
 
 @dataclass(frozen=True, eq=False)
 class StateScale:
-    """Mean and spread of the observations of all stages, to put coordinates on one scale.
+    """Mean and spread of the observations of all stages, to put coordinates on one scale."""
 
-    Attributes:
-        mean: Of the flattened observations, shape (o,).
-        spread: Standard deviation, 1 where it vanishes.
-        largest: Largest value.
-        smallest: Smallest value.
-        longest: Rows of the longest episode.
-        discrete: Whether observations are single integers.
-    """
-
-    mean: Float
-    spread: Float
+    mean: Float  # of the flattened observations, shape (o,)
+    spread: Float  # standard deviation, 1 where it vanishes
     largest: float
     smallest: float
-    longest: int
-    discrete: bool
+    longest: int  # rows of the longest episode
+    discrete: bool  # whether observations are single integers
 
     def coordinates(self, observations: npt.NDArray[np.generic]) -> Float:
         """Standardised coordinates, shape (N, o), cut at five deviations."""

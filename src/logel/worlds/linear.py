@@ -66,15 +66,10 @@ def indexed(stages: Iterable[Stage], table: npt.NDArray[np.generic]) -> Iterator
 
 @dataclass(frozen=True, eq=False)
 class LinearWorld(World):
-    """A pooled tabular world, seen through a linear softmax policy.
+    """A pooled tabular world, seen through a linear softmax policy."""
 
-    Attributes:
-        table: The tabular world; its states are the different observations.
-        coordinates: Logits relative to the last action per parameter, shape (S (A - 1), d).
-    """
-
-    table: TabularWorld
-    coordinates: Float
+    table: TabularWorld  # its states are the different observations
+    coordinates: Float  # logits relative to the last action per parameter, shape (S (A - 1), d)
 
     @property
     def n_features(self) -> int:

@@ -73,26 +73,18 @@ class _Rows:
 
 @dataclass(frozen=True, eq=False)
 class SampledWorld(World):
-    """What all stages of a continuous world show; a `World` once anchored (`at`).
-
-    Attributes:
-        policy: The policy family.
-        gamma: Discount factor.
-        horizon: Times an episode lasts at most.
-        rows: The stages.
-        basis: The critic's basis.
-        anchored: The landscape where the Jacobians were last computed, or None.
-        information: Fisher information of a discounted episode there, shape (m, d, d), or None.
-        correction: Share of the correction by each stage's own returns that was applied there.
-    """
+    """What all stages of a continuous world show; a `World` once anchored (`at`)."""
 
     policy: Policy
     gamma: float
-    horizon: int
+    horizon: int  # times an episode lasts at most
     rows: tuple[_Rows, ...]
     basis: CriticBasis
+    # The landscape where the Jacobians were last computed, or None.
     anchored: Landscape | None = None
+    # Fisher information of a discounted episode there, shape (m, d, d), or None.
     information: Float | None = None
+    # Share of the correction by each stage's own returns that was applied there.
     correction: float = 0.0
 
     @property
@@ -160,9 +152,7 @@ class SampledWorld(World):
     def at(self, states: Float, *, without: int | None = None) -> SampledWorld:
         """The world with its landscape computed at the parameters (m, d) of the first m stages.
 
-        Args:
-            states: Shape (m, d) or longer.
-            without: Group of episodes to leave out of everything but the likelihood.
+        A group of episodes can be left out of everything but the likelihood.
         """
         seen = [rows.without(without) for rows in self.rows]
         critic = _Critic(self, seen)
@@ -235,16 +225,11 @@ class CriticBasis:
     """Polynomials of second order in standardised observation and, for real actions, action.
 
     For discrete actions each action has its own polynomial of the observation.
-
-    Attributes:
-        centre: Shape (p,).
-        scale: Shape (p,).
-        discrete: Whether actions are indicators.
     """
 
-    centre: Float
-    scale: Float
-    discrete: bool
+    centre: Float  # shape (p,)
+    scale: Float  # shape (p,)
+    discrete: bool  # whether actions are indicators
 
     def __call__(self, raw: Float, actions: Float) -> Float:
         """Basis functions of observations (N, p) and actions, shape (N, k).

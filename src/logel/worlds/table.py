@@ -26,25 +26,16 @@ _ANALYTIC, _WINDOW = 0.6, 2
 
 @dataclass(frozen=True, eq=False)
 class TabularWorld(World):
-    """Pooled model of a tabular world, and each stage's action counts.
+    """Pooled model of a tabular world, and each stage's action counts."""
 
-    Attributes:
-        transitions: P(s' | s, a), shape (S, A, S); what is missing to one is termination.
-        features: Mean reward features of a state and action, shape (S, A, q).
-        initial: Distribution of the first state, shape (S,).
-        gamma: Discount factor.
-        horizon: Times an episode lasts at most.
-        counts: How often each action was taken, shape (m + 1, S, A).
-        episode_sums: For every stage, each episode's features to go (centred by time) summed by
-            state and action, shape (n, S, A, q): the raw material of per-episode gradients.
-    """
-
-    transitions: Float
-    features: Float
-    initial: Float
+    transitions: Float  # P(s' | s, a), shape (S, A, S); what is missing to one is termination
+    features: Float  # mean reward features of a state and action, shape (S, A, q)
+    initial: Float  # distribution of the first state, shape (S,)
     gamma: float
-    horizon: int
-    counts: Float
+    horizon: int  # times an episode lasts at most
+    counts: Float  # how often each action was taken, shape (m + 1, S, A)
+    # For every stage, each episode's features to go (centred by time) summed by state and action,
+    # shape (n, S, A, q): the raw material of per-episode gradients.
     episode_sums: tuple[Float, ...]
 
     offers: ClassVar[tuple[str, ...]] = (
@@ -295,21 +286,14 @@ class TabularWorld(World):
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """Where policies go and what their gradients are.
+    """Where policies go and what their gradients are."""
 
-    Attributes:
-        policy: Action probabilities, shape (m, S, A).
-        discounted: Discounted visits of the states in an episode, shape (m, S).
-        weighed: Visits weighed by the squared share of the return that is still to come, (m, S).
-        jacobian: Shape (m, d, q).
-        parameters: Shape (m, d).
-    """
-
-    policy: Float
-    discounted: Float
+    policy: Float  # action probabilities, shape (m, S, A)
+    discounted: Float  # discounted visits of the states in an episode, shape (m, S)
+    # Visits weighed by the squared share of the return that is still to come, (m, S).
     weighed: Float
-    jacobian: Float
-    parameters: Float
+    jacobian: Float  # shape (m, d, q)
+    parameters: Float  # shape (m, d)
 
     @classmethod
     def joined(cls, parts: Sequence[Flow]) -> Flow:
@@ -322,26 +306,17 @@ class Flow:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Values of a policy relative to the last action, with derivatives.
+    """Values of a policy relative to the last action, with derivatives."""
 
-    Attributes:
-        values: Shape (m, d).
-        slope: Derivative w.r.t. the policy's logits, shape (m, d, d).
-        design: Derivative w.r.t. the weights, shape (m, d, q).
-    """
-
-    values: Float
-    slope: Float
-    design: Float
+    values: Float  # shape (m, d)
+    slope: Float  # derivative w.r.t. the policy's logits, shape (m, d, d)
+    design: Float  # derivative w.r.t. the weights, shape (m, d, q)
 
 
 def observe_counts(counts: Float, logits: Float, *, whole: bool) -> Observation:
     """Score and information of action counts (S, A) about logits (S, A).
 
-    Args:
-        counts: How often each action was taken.
-        logits: Whose softmax acts.
-        whole: About all logits, not only those relative to the last action.
+    About all of them if `whole`, else about those relative to the last action.
     """
     policy = softmax(logits, axis=-1)
     visits = counts.sum(axis=-1)
