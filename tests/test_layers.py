@@ -72,7 +72,6 @@ CYCLES = {
     ("data.history", "data.notebook"),
     ("data.history", "data.table_files"),
     ("data.notebook", "inference.estimate"),
-    ("inference.export", "inference.estimate"),
     ("report.study_page", "report.page"),
 }
 LONG = {"envs.crossroad.world", "envs.lqr", "envs.tabular", "rules.values"}

@@ -361,14 +361,17 @@ INVARIANT = (TabularSoftmax(3, 2), LinearSoftmax(3, 2), MLPCategorical(3, 2, hid
 @pytest.mark.parametrize("baseline", BASELINES)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_results_do_not_depend_on_memory_or_groups(
-    estimator: str, baseline: str, policy: Policy
+    estimator: str, baseline: str, policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = various_stage(policy)
     assert stage.n_steps > 2 * 256  # more than the smallest block
     theta = np.random.default_rng(1).normal(size=policy.n_parameters)
     options: dict[str, Any] = {"gamma": 0.9, "estimator": estimator, "baseline": baseline}
     reference = stage_jacobian(policy, theta, stage, **options)
-    tight = stage_jacobian(policy, theta, stage, memory_mb=0, **options)
+    with monkeypatch.context() as patch:
+        for bound in ("_MEMORY", "_SCORES_MEMORY"):
+            patch.setattr(f"logel.worlds.own_episodes.{bound}", 0)
+        tight = stage_jacobian(policy, theta, stage, **options)
     np.testing.assert_allclose(tight.groups, reference.groups, atol=1e-12)
     np.testing.assert_allclose(tight.score_sums, reference.score_sums, atol=1e-11)
     scores = policy.scores(policy.tensor(theta), *policy.prepare(stage)).numpy()

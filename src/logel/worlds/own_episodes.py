@@ -29,7 +29,9 @@ from logel.types import Array, Float
 
 # Blocks of this size stay in cache, and their memory is reused instead of being mapped anew.
 _ROWS_AT_ONCE = 2**14
-_SCORES_MB = 16
+_SCORES_MEMORY = 16 * 2**20
+# Bytes of working memory, beside a stage, an array of the size of its features, and the result.
+_MEMORY = 256 * 2**20
 
 
 class Estimator(Choice):
@@ -92,7 +94,6 @@ def stage_jacobian(
     estimator: Estimator | str = Estimator.GPOMDP,
     baseline: Baseline | str = Baseline.NONE,
     n_groups: int = 10,
-    memory_mb: int = 256,
 ) -> StageJacobian:
     """Estimate the Jacobian at `parameters` from a stage's episodes.
 
@@ -104,8 +105,6 @@ def stage_jacobian(
         estimator: REINFORCE or G(PO)MDP.
         baseline: See `Baseline`.
         n_groups: Groups of episodes kept apart for uncertainty (fewer if there are fewer episodes).
-        memory_mb: Bound on the working memory, beside the stage, an array of the size of its
-            features, and the result.
     """
     estimator, baseline = Estimator(estimator), Baseline(baseline)
     if not 0 <= gamma < 1:
@@ -120,9 +119,9 @@ def stage_jacobian(
     if theta.shape != (policy.n_parameters,):
         raise OptionError(f"the policy has {policy.n_parameters} parameters, not {theta.shape}")
     cotangents = _cotangents(stage, gamma, estimator, baseline)
-    sums, scores = _grouped_sums(policy, theta, stage, group, memory_mb, cotangents)
+    sums, scores = _grouped_sums(policy, theta, stage, group, cotangents)
     if baseline is Baseline.COMPONENT:
-        sums -= _component_sums(policy, theta, stage, group, gamma, estimator, memory_mb)
+        sums -= _component_sums(policy, theta, stage, group, gamma, estimator)
     counts = np.bincount(group).astype(float)
     mean = sums.sum(axis=0) / stage.n_episodes
     sums /= counts[:, None, None]
@@ -265,14 +264,14 @@ def _blocks(stage: Stage, group: Array, rows_per_block: int) -> Iterator[tuple[i
 
 
 def _grouped_sums(
-    policy: Policy, theta: Tensor, stage: Stage, group: Array, memory_mb: int, cotangents: Float
+    policy: Policy, theta: Tensor, stage: Stage, group: Array, cotangents: Float
 ) -> tuple[Float, Float]:
     """Per-group sums of score (x) cotangent, (g, d, q), and of the score alone, (g, d)."""
     q = cotangents.shape[1]
     total = torch.zeros(
         int(group[-1]) + 1, policy.n_parameters, q + 1, dtype=theta.dtype, device=policy.device
     )
-    rows = max(256, memory_mb * 2**20 // (8 * (q + 1) * policy.floats_per_step))
+    rows = max(256, _MEMORY // (8 * (q + 1) * policy.floats_per_step))
     for g, block in _blocks(stage, group, rows):
         ones = np.ones((block.stop - block.start, 1))
         total[g] += policy.vjp(
@@ -286,13 +285,7 @@ def _grouped_sums(
 
 
 def _component_sums(
-    policy: Policy,
-    theta: Tensor,
-    stage: Stage,
-    group: Array,
-    gamma: float,
-    estimator: Estimator,
-    memory_mb: int,
+    policy: Policy, theta: Tensor, stage: Stage, group: Array, gamma: float, estimator: Estimator
 ) -> Float:
     """Per-group sums of what the component-wise baseline takes off, (g, d, q).
 
@@ -306,7 +299,7 @@ def _component_sums(
     total = theta.new_zeros(n_groups, q, policy.n_parameters)
     cumulated = theta.new_zeros(stage.n_episodes, policy.n_parameters)
     members = policy.tensor(group == np.arange(n_groups)[:, None])
-    for times, rows, scores in _scores_by_time(policy, theta, stage, memory_mb):
+    for times, rows, scores in _scores_by_time(policy, theta, stage):
         for h in times:
             here = stage.lengths > h
             alive = torch.tensor(np.flatnonzero(here), device=policy.device)
@@ -341,15 +334,14 @@ def _add_component_baseline(
 
 
 def _scores_by_time(
-    policy: Policy, theta: Tensor, stage: Stage, memory_mb: int
+    policy: Policy, theta: Tensor, stage: Stage
 ) -> Iterator[tuple[range, list[slice], Tensor]]:
     """Scores of all episodes for consecutive times, several times at once if memory allows.
 
     Yields the times, for each the rows of `scores` of the episodes still running, and the scores.
     """
     longest = int(stage.lengths.max())
-    block = min(memory_mb, _SCORES_MB) * 2**20
-    at_once = max(1, block // (8 * policy.n_parameters * stage.n_episodes))
+    at_once = max(1, _SCORES_MEMORY // (8 * policy.n_parameters * stage.n_episodes))
     for start in range(0, longest, at_once):
         times = range(start, min(start + at_once, longest))
         picked = [stage.starts[stage.lengths > h] + h for h in times]
