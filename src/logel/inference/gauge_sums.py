@@ -323,13 +323,10 @@ class _Rows:
     """
 
     def __init__(self, gamma: float) -> None:
-        self.gamma = gamma
-        self.count = 0
-        self.settled = False
+        self.gamma, self.count, self.settled = gamma, 0, False
         self.factor: Float | None = None
         self.widths: tuple[int, ...] = ()
-        self.centre: Float | None = None
-        self.scale: Float | None = None
+        self.units: tuple[Float, Float] | None = None
 
     def add(self, stage: Stage, nothing: Callable[[Float], bool]) -> None:
         """Include a stage, up to where `nothing` says of `left` that no null space is to come."""
@@ -373,11 +370,11 @@ class _Rows:
 
     def _coordinates(self, observations: Float) -> Float:
         """Quadratics are the same functions in any units: those of the first rows do."""
-        if self.centre is None or self.scale is None:
+        if self.units is None:
             spread = observations.std(axis=0)
-            self.centre = observations.mean(axis=0)
-            self.scale = np.where(spread > 0, spread, 1.0)
-        return (observations - self.centre) / self.scale
+            self.units = observations.mean(axis=0), np.where(spread > 0, spread, 1.0)
+        centre, scale = self.units
+        return (observations - centre) / scale
 
     @property
     def _width(self) -> int:

@@ -30,7 +30,8 @@ from logel.data.stage import Stage
 from logel.errors import Choice, OptionError
 from logel.policies.base import Policy, ScoreRows
 from logel.types import Array, Float
-from logel.worlds.critic import CriticSums, StateScale, critic_rows, critic_sums
+from logel.worlds.critic import CriticSums, StateScale, critic_rows
+from logel.worlds.own_episodes import discounted_to_go
 
 LARGEST_WIDTH = 1000
 _ROWS_AT_ONCE = 2**12
@@ -219,10 +220,9 @@ def stage_sums(
         return basis.scale.basis(stage.observations[rows], None if times is None else times[rows])
 
     b = states_of(slice(0, 1)).shape[1]
+    shapes = {"scores": (k,), "movement": (k,), "own": (k, q), "critic": (k, b), "plain": (k, q)}
+    sums = {name: np.zeros((n_groups, *shape)) for name, shape in shapes.items()}
     counts, gram = np.zeros(n_groups), np.zeros((k, k))
-    scores, movement = np.zeros((n_groups, k)), np.zeros((n_groups, k))
-    own, critic = np.zeros((n_groups, k, q)), np.zeros((n_groups, k, b))
-    plain = np.zeros((n_groups, k, q))
     system, target = np.zeros((n_groups, b, b)), np.zeros((n_groups, b, q))
     edges = np.concatenate([stage.starts, [stage.n_steps]])
     for first, stop in _episode_blocks(stage, group):
@@ -233,12 +233,9 @@ def stage_sums(
         ends = (stage.lengths[first:stop], stage.terminated[first:stop])
         phi = stage.features[rows].astype(float)
         y, z = critic_rows(phi, states, last, *ends, gamma=gamma, trace=trace, bootstrap=bootstrap)
-        to_go, _ = critic_rows(
-            phi, states[:, :0], None, *ends, gamma=gamma, trace=1.0, bootstrap=False
-        )
-        block_system, block_target = critic_sums(states, y, z)
-        system[g] += block_system
-        target[g] += block_target
+        to_go = discounted_to_go(phi, ends[0], gamma)
+        system[g] -= states.T @ z
+        target[g] += states.T @ y
         counts[g] += len(phi)
         for at in range(0, len(phi), _ROWS_AT_ONCE):
             part = slice(at, min(at + _ROWS_AT_ONCE, len(phi)))
@@ -247,19 +244,14 @@ def stage_sums(
                 basis, parameters, following, stage.observations[here], stage.actions[here]
             )
             gram += found.gram
-            movement[g] += found.movement
-            scores[g] += found.values.sum(axis=0)
-            own[g] += found.values.T @ y[part]
-            critic[g] += found.values.T @ z[part]
-            plain[g] += found.values.T @ to_go[part]
+            sums["movement"][g] += found.movement
+            sums["scores"][g] += found.values.sum(axis=0)
+            for name, factor in (("own", y), ("critic", z), ("plain", to_go)):
+                sums[name][g] += found.values.T @ factor[part]
     return StageSums(
+        **sums,
         counts=counts,
         gram=gram / stage.n_steps,
-        scores=scores,
-        movement=movement,
-        own=own,
-        critic=critic,
-        plain=plain,
         critic_sums=CriticSums(system, target, stage.n_steps),
     )
 

@@ -139,6 +139,7 @@ def natural_of(landscape: Landscape, information: Float) -> Landscape:
     """Gradients times the inverse information (m, d, d), a little damped."""
     d = information.shape[1]
     size = np.einsum("mii->m", information) / d
+    # Directions the stages say nothing of must not blow up: a millionth of the mean damps them.
     damped = information + (1e-6 * size + 1e-300)[:, None, None] * np.eye(d)
     # In units of the mean information, so that weights have about the same size under all rules,
     # which the prior of a smoother starts from.

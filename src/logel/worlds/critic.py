@@ -80,14 +80,9 @@ def critic_rows(
 class CriticSums:
     """What one stage says about its critic, group by group of episodes."""
 
-    system: Float  # shape (g, b, b)
-    target: Float  # shape (g, b, q)
+    system: Float  # minus states x critic parts of the advantages, shape (g, b, b)
+    target: Float  # states x their own parts, shape (g, b, q)
     n_rows: int
-
-
-def critic_sums(states: Float, own: Float, critic: Float) -> tuple[Float, Float]:
-    """One block's part of `CriticSums`, (b, b) and (b, q)."""
-    return -states.T @ critic, states.T @ own
 
 
 def pooled(stages: list[CriticSums], pool: float) -> list[CriticSums]:
@@ -184,8 +179,7 @@ class ScaleSums:
 
     def __init__(self) -> None:
         self.count, self.longest = 0, 1
-        self.mean: Float | None = None
-        self.scatter: Float | None = None
+        self.mean = self.scatter = np.zeros(0)
         self.largest, self.smallest = -np.inf, np.inf
         self.discrete = True
 
@@ -194,7 +188,7 @@ class ScaleSums:
         flat = stage.observations.reshape(stage.n_steps, -1).astype(float)
         mean = flat.mean(axis=0)
         scatter = ((flat - mean) ** 2).sum(axis=0)
-        if self.mean is None or self.scatter is None:
+        if self.count == 0:
             self.mean, self.scatter = mean, scatter
         else:
             shift, share = mean - self.mean, len(flat) / (self.count + len(flat))
@@ -211,7 +205,6 @@ class ScaleSums:
 
     def scale(self) -> StateScale:
         """Of all stages added."""
-        assert self.mean is not None and self.scatter is not None
         spread = np.sqrt(self.scatter / self.count)
         safe = np.where(spread > 1e-12 * np.maximum(np.abs(self.mean), 1e-300), spread, 1.0)
         return StateScale(self.mean, safe, self.largest, self.smallest, self.longest, self.discrete)

@@ -258,6 +258,7 @@ class TabularWorld(World):
     def noise_shape(self, flow: Flow, weights: Float) -> Float:
         """Covariance, up to scale, of a sampled policy gradient at every stage."""
         m, s, a = flow.policy.shape
+        # A trace of noise where a policy never goes, or never tries, keeps the shape invertible.
         visits = flow.weighed + 1e-3
         blocks = softmax_information(flow.policy)
         blocks = visits[:, :, None, None] * (blocks + 1e-3 * np.eye(a - 1))
