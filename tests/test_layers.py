@@ -46,19 +46,10 @@ ROOMS = {
 }
 ROOT_MODULES = 8
 MODULE_LINES = 500
-LINES = 25_000
+# The goal is 25,000; this is where the code stands. It must not grow: lower it when some goes.
+LINES = 28_300
 # Beyond ten branches a function no longer fits a reader's head; a few read worse when split.
 COMPLEX, COMPLEX_FUNCTIONS = 10, 25
-
-# --- Temporary: what is not yet as it should be. Whoever mends one takes it from here; when all is
-# --- mended, this block and its uses below go.
-UPWARDS: set[tuple[str, str]] = set()
-# Without these imports nothing goes round.
-CYCLES = {("inference.export", "inference.estimate")}
-LONG = {"worlds.table"}
-LINES = 29_600
-COMPLEX_FUNCTIONS = 96
-# --- End of what is temporary.
 
 
 @cache
@@ -139,19 +130,17 @@ def test_imports_go_upwards_in_the_table() -> None:
         for name, target in between_modules()
         if room(name) != room(target) and height[room(target)] >= height[room(name)]
     }
-    assert sorted(wrong - UPWARDS) == []
-    assert sorted(UPWARDS - wrong) == [], "mended: take them from the list"
+    assert sorted(wrong) == []
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:
     graph: dict[str, set[str]] = {name: set() for name in modules()}
-    for name, target in between_modules() - CYCLES:
+    for name, target in between_modules():
         graph[name].add(target)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
-    assert sorted(CYCLES - between_modules()) == [], "mended: take them from the list"
 
 
 def test_heavy_packages_are_imported_in_their_rooms_only() -> None:
@@ -167,7 +156,7 @@ def test_sizes() -> None:
     in_root = [name for name, path in modules().items() if path.parent.name == "logel"]
     assert len(in_root) <= ROOT_MODULES
     lines = {name: path.read_text().count("\n") for name, path in modules().items()}
-    assert {name for name, n in lines.items() if n > MODULE_LINES} <= LONG
+    assert {name for name, n in lines.items() if n > MODULE_LINES} == set()
     assert sum(lines.values()) <= LINES
 
 

@@ -43,8 +43,8 @@ def assert_same(one: RewardEstimate, two: RewardEstimate) -> None:
     assert one.fit.chance == two.fit.chance
     assert (one.planning is None) == (two.planning is None)
     if one.planning is not None and two.planning is not None:
-        for name, values in one.planning.to_plain().items():
-            np.testing.assert_array_equal(values, two.planning.to_plain()[name])
+        for name, values in vars(one.planning).items():
+            np.testing.assert_array_equal(values, vars(two.planning)[name])
     assert one.summary() == two.summary()
 
 

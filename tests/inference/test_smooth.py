@@ -35,7 +35,8 @@ from logel.rules.ascent import Gradient, NaturalGradient
 from logel.rules.catalogue import RULES
 from logel.rules.rule import Prediction, RandomWalk, Rule
 from logel.rules.values import QLearning, SoftPolicy, SoftValue
-from logel.worlds.table import TabularWorld, pool_world
+from logel.worlds.counting import pool_world
+from logel.worlds.table import TabularWorld
 
 DIFFERENTIABLE = (SoftPolicy, SoftValue, Gradient, NaturalGradient)
 TABULAR = [RULES[name] for name in TabularWorld.offers]

@@ -28,8 +28,9 @@ from logel.envs.tabular import (
 from logel.policies.softmax import TabularSoftmax
 from logel.rules.ascent import Gradient, NaturalGradient
 from logel.rules.rule import Rule
+from logel.worlds.counting import pool_world
 from logel.worlds.own_episodes import stage_jacobian
-from logel.worlds.table import _ANALYTIC, pool_world
+from logel.worlds.table import _ANALYTIC
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -23,7 +23,7 @@ from logel.policies.base import Policy
 from logel.policies.gaussian import LinearGaussian
 from logel.policies.networks import MLPCategorical
 from logel.policies.softmax import LinearSoftmax, TabularSoftmax
-from logel.worlds.own_episodes import StageJacobian, features_to_go, stage_jacobian
+from logel.worlds.own_episodes import features_to_go, stage_jacobian
 
 HORIZON = 5
 ESTIMATORS = ("reinforce", "gpomdp")
@@ -361,14 +361,17 @@ INVARIANT = (TabularSoftmax(3, 2), LinearSoftmax(3, 2), MLPCategorical(3, 2, hid
 @pytest.mark.parametrize("baseline", BASELINES)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_results_do_not_depend_on_memory_or_groups(
-    estimator: str, baseline: str, policy: Policy
+    estimator: str, baseline: str, policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = various_stage(policy)
     assert stage.n_steps > 2 * 256  # more than the smallest block
     theta = np.random.default_rng(1).normal(size=policy.n_parameters)
     options: dict[str, Any] = {"gamma": 0.9, "estimator": estimator, "baseline": baseline}
     reference = stage_jacobian(policy, theta, stage, **options)
-    tight = stage_jacobian(policy, theta, stage, memory_mb=0, **options)
+    with monkeypatch.context() as patch:
+        for bound in ("_MEMORY", "_SCORES_MEMORY"):
+            patch.setattr(f"logel.worlds.own_episodes.{bound}", 0)
+        tight = stage_jacobian(policy, theta, stage, **options)
     np.testing.assert_allclose(tight.groups, reference.groups, atol=1e-12)
     np.testing.assert_allclose(tight.score_sums, reference.score_sums, atol=1e-11)
     scores = policy.scores(policy.tensor(theta), *policy.prepare(stage)).numpy()
@@ -441,21 +444,3 @@ def test_malformed_arguments_are_refused() -> None:
         stage_jacobian(policy, theta, stage, gamma=0.9, estimator="sf")
     with pytest.raises(PolicyError, match="action 1 is outside"):
         stage_jacobian(TabularSoftmax(3, 1), np.zeros(0), stage, gamma=0.9)
-
-
-def test_regrouping_merges_neighbours_and_keeps_the_mean() -> None:
-    rng = np.random.default_rng(0)
-    groups, weights = rng.standard_normal((5, 3, 2)), rng.dirichlet(np.ones(5))
-    whole = StageJacobian(
-        mean=np.einsum("g,gdq->dq", weights, groups),
-        groups=groups,
-        group_weights=weights,
-        score_sums=rng.standard_normal((5, 3)),
-    )
-    fewer = whole.regrouped(3)
-    np.testing.assert_allclose(fewer.group_weights.sum(), 1)
-    np.testing.assert_allclose(
-        np.einsum("g,gdq->dq", fewer.group_weights, fewer.groups), whole.mean
-    )
-    np.testing.assert_allclose(fewer.score_sums.sum(axis=0), whole.score_sums.sum(axis=0))
-    np.testing.assert_allclose(fewer.groups[0], groups[0])

@@ -16,7 +16,8 @@ from logel.data.stage import Episode, Stage
 from logel.envs.tabular import TabularMDP, random_mdp, sample_episodes, uniform_policy
 from logel.errors import HistoryError, PolicyError
 from logel.policies.softmax import TabularSoftmax
-from logel.worlds.table import TabularWorld, pool_world
+from logel.worlds.counting import pool_world
+from logel.worlds.table import TabularWorld
 
 
 def packed(batch: Any) -> Stage:

@@ -21,7 +21,7 @@ from logel.errors import PolicyError
 from logel.policies.cloning import CloneConfig, clone
 from logel.policies.softmax import TabularSoftmax
 from logel.types import Array, Float
-from logel.worlds.table import successors
+from logel.worlds.counting import successors
 
 
 @dataclass(frozen=True, eq=False)

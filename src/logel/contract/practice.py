@@ -17,8 +17,9 @@ from logel.data.stage import Stage
 from logel.policies.base import Policy
 from logel.policies.softmax import TabularSoftmax
 from logel.types import Array, Float
+from logel.worlds.counting import pool_world
 from logel.worlds.own_episodes import stage_jacobian
-from logel.worlds.table import TabularWorld, pool_world
+from logel.worlds.table import TabularWorld
 
 NAMES = ("place", "centred", "effort")
 GAMMA = 0.9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -29,6 +29,8 @@ FORMAT = "logel-estimate"
 # of the gauge a reason of its own; before, one stood for all.
 FORMAT_VERSION = 3
 _MAX_BYTES = 256 * 2**20
+# What reading JSON of the wrong shape, or bent numbers, raises.
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +186,6 @@ class RewardEstimate:
         width = max([len(name) for name in self.feature_names] + [len("feature")])
         percent = f"{100 * level:g}%"
         ends = self.interval(level)
-        fit = self.fit
         lines = [
             f"Reward weights ({self.scale}), {len(self.learning_rates)} steps, {self.method}",
             "",
@@ -198,28 +199,31 @@ class RewardEstimate:
             "",
             f"status: {self.status.value}",
             f"rank {self.rank} of {len(self.weights)}, condition number {self.condition:.3g}",
-            f"explained movement: median {np.nanmedian(fit.explained):.3f} of the squared steps",
-            f"cosine of movement and prediction: median {np.nanmedian(fit.cosines):.3f} "
-            f"(chance level {fit.chance:.3f})",
+            f"explained movement: median {np.nanmedian(self.fit.explained):.3f} of the squared "
+            "steps",
+            f"cosine of movement and prediction: median {np.nanmedian(self.fit.cosines):.3f} "
+            f"(chance level {self.fit.chance:.3f})",
+            *self._further_facts(),
         ]
-        if self.held_out is not None and np.isfinite(self.held_out).any():
-            lines.append(
-                f"clones: held-out log-likelihood {np.nanmean(self.held_out):.4f} per step"
-            )
-        if self.models:
-            order = sorted(self.models.items(), key=lambda item: -item[1])
-            gains = ", ".join(f"{name} {gain:+.1f}" for name, gain in order)
-            lines.append(f"learner models (log evidence over a random walk): {gains}")
-        if self.planning is not None:
-            more = self.planning.factors(episodes=2.0), self.planning.factors(stages=2.0)
-            by_episodes, by_stages = (float(np.median(f)) for f in more)
-            lines.append(
-                f"planning: intervals {by_episodes:.2f} times as wide with twice the episodes, "
-                f"{by_stages:.2f} with twice the stages"
-            )
         lines += [f"gauge: {sentence}" for sentence in self.gauge.describe()]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
+
+    def _further_facts(self) -> Iterator[str]:
+        """Lines of the summary that not every method has."""
+        if self.held_out is not None and np.isfinite(self.held_out).any():
+            yield f"clones: held-out log-likelihood {np.nanmean(self.held_out):.4f} per step"
+        if self.models:
+            order = sorted(self.models.items(), key=lambda item: -item[1])
+            gains = ", ".join(f"{name} {gain:+.1f}" for name, gain in order)
+            yield f"learner models (log evidence over a random walk): {gains}"
+        if self.planning is not None:
+            more = self.planning.factors(episodes=2.0), self.planning.factors(stages=2.0)
+            by_episodes, by_stages = (float(np.median(f)) for f in more)
+            yield (
+                f"planning: intervals {by_episodes:.2f} times as wide with twice the episodes, "
+                f"{by_stages:.2f} with twice the stages"
+            )
 
     def __repr__(self) -> str:
         return estimate_line(self)
@@ -230,37 +234,16 @@ class RewardEstimate:
 
     def to_json(self) -> str:
         """The estimate as JSON; not-a-number becomes null."""
-        fields: dict[str, Any] = {
+        # The gauge is about the same features.
+        gauge = {key: value for key, value in vars(self.gauge).items() if key != "feature_names"}
+        fields = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
-            "weights": self.weights,
-            "feature_names": list(self.feature_names),
-            "learning_rates": self.learning_rates,
-            "covariance": self.covariance,
-            "degrees_of_freedom": self.degrees_of_freedom,
-            "scale": self.scale,
+            **vars(self),
             "status": self.status.name,
-            "notes": list(self.notes),
-            "gauge": {
-                "directions": self.gauge.directions,
-                "reasons": list(self.gauge.reasons),
-                "weak": self.gauge.weak,
-            },
-            "fit": {
-                "explained": self.fit.explained,
-                "cosines": self.fit.cosines,
-                "chance": self.fit.chance,
-            },
-            "method": self.method,
-            "config": dict(self.config),
-            "objective_trace": self.objective_trace,
-            "rank": self.rank,
-            "condition": self.condition,
-            "draws": self.draws,
-            "models": dict(self.models),
-            "held_out": self.held_out,
-            "versions": dict(self.versions),
-            "planning": None if self.planning is None else self.planning.to_plain(),
+            "gauge": gauge,
+            "fit": vars(self.fit),
+            "planning": None if self.planning is None else vars(self.planning),
         }
         return json.dumps(_plain(fields), indent=1, allow_nan=False)
 
@@ -276,48 +259,41 @@ class RewardEstimate:
                     f"the estimate has format version {raw['format_version']}, but this logel "
                     f"reads up to {FORMAT_VERSION}: upgrade logel"
                 )
-            names = tuple(str(name) for name in raw["feature_names"])
-            q, m = len(names), len(raw["learning_rates"])
-            covariance, held_out = raw["covariance"], raw["held_out"]
-            draws = raw["draws"]
-            planning = raw["planning"] if raw["format_version"] >= 2 else None
-            return cls(
-                weights=_array(raw["weights"], (q,)),
-                feature_names=names,
-                learning_rates=_array(raw["learning_rates"], (m,)),
-                covariance=None if covariance is None else _array(covariance, (q, q)),
-                degrees_of_freedom=int(raw["degrees_of_freedom"]),
-                scale=str(raw["scale"]),
-                status=Status[raw["status"]],
-                notes=tuple(str(note) for note in raw["notes"]),
-                gauge=_gauge(raw["gauge"], names),
-                fit=Fit(
-                    _array(raw["fit"]["explained"], (m,)),
-                    _array(raw["fit"]["cosines"], (m,)),
-                    float(raw["fit"]["chance"]),
-                ),
-                method=str(raw["method"]),
-                config=dict(raw["config"]),
-                objective_trace=_array(raw["objective_trace"], (len(raw["objective_trace"]),)),
-                rank=int(raw["rank"]),
-                condition=float("inf") if raw["condition"] is None else float(raw["condition"]),
-                draws=None if draws is None else _array(draws, (len(draws), q)),
-                models={str(k): float(v) for k, v in raw["models"].items()},
-                held_out=None if held_out is None else _array(held_out, (m + 1,)),
-                versions={str(k): str(v) for k, v in raw["versions"].items()},
-                planning=None if planning is None else Planning.from_plain(planning, q),
-            )
+            return cls._from_plain(raw)
         except FormatError:
             raise
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            RecursionError,
-            OverflowError,
-        ) as error:
+        except _MALFORMED as error:
             raise FormatError(f"the estimate is corrupted or truncated: {error}") from None
+
+    @classmethod
+    def _from_plain(cls, raw: Mapping[str, Any]) -> RewardEstimate:
+        names = tuple(str(name) for name in raw["feature_names"])
+        q, m, draws, fit = len(names), len(raw["learning_rates"]), raw["draws"], raw["fit"]
+        planning = raw["planning"] if raw["format_version"] >= 2 else None
+        return cls(
+            weights=_array(raw["weights"], (q,)),
+            feature_names=names,
+            learning_rates=_array(raw["learning_rates"], (m,)),
+            covariance=_optional(raw["covariance"], (q, q)),
+            degrees_of_freedom=int(raw["degrees_of_freedom"]),
+            scale=str(raw["scale"]),
+            status=Status[raw["status"]],
+            notes=tuple(str(note) for note in raw["notes"]),
+            gauge=_gauge(raw["gauge"], names),
+            fit=Fit(
+                _array(fit["explained"], (m,)), _array(fit["cosines"], (m,)), float(fit["chance"])
+            ),
+            method=str(raw["method"]),
+            config=dict(raw["config"]),
+            objective_trace=_array(raw["objective_trace"], (len(raw["objective_trace"]),)),
+            rank=int(raw["rank"]),
+            condition=float("inf") if raw["condition"] is None else float(raw["condition"]),
+            draws=_optional(draws, (len(draws or ()), q)),
+            models={str(k): float(v) for k, v in raw["models"].items()},
+            held_out=_optional(raw["held_out"], (m + 1,)),
+            versions={str(k): str(v) for k, v in raw["versions"].items()},
+            planning=None if planning is None else Planning.from_plain(planning, q),
+        )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the estimate as JSON, atomically."""
@@ -369,3 +345,7 @@ def _array(values: Any, shape: tuple[int, ...]) -> Float:
     if array.size != np.size(values):
         raise ValueError(f"expected shape {shape}")
     return array
+
+
+def _optional(values: Any, shape: tuple[int, ...]) -> Float | None:
+    return None if values is None else _array(values, shape)

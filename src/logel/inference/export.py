@@ -1,4 +1,7 @@
-"""Estimates for other people's tools: a pandas table, arviz posterior draws, a notebook's cell."""
+"""Estimates for other people's tools: a pandas table, arviz posterior draws, a notebook's cell.
+
+An `estimate` is a `RewardEstimate`, which offers these as methods and therefore knows this module.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,10 @@ from logel.types import Float
 if TYPE_CHECKING:
     import pandas as pd
 
-    from logel.inference.estimate import RewardEstimate
-
 _MOST_ROWS = 100
 
 
-def to_frame(estimate: RewardEstimate, level: float) -> pd.DataFrame:
+def to_frame(estimate: Any, level: float) -> pd.DataFrame:
     """See `RewardEstimate.to_frame`."""
     try:
         import pandas as pd
@@ -38,7 +39,7 @@ def to_frame(estimate: RewardEstimate, level: float) -> pd.DataFrame:
     )
 
 
-def posterior_draws(estimate: RewardEstimate, n_draws: int, seed: int) -> Float:
+def posterior_draws(estimate: Any, n_draws: int, seed: int) -> Float:
     """The estimate's own draws, or seeded ones that agree with its intervals, shape (n, q)."""
     if estimate.draws is not None:
         return estimate.draws
@@ -59,7 +60,7 @@ def posterior_draws(estimate: RewardEstimate, n_draws: int, seed: int) -> Float:
     return np.asarray(estimate.weights + noise)
 
 
-def to_inference_data(estimate: RewardEstimate, n_draws: int, seed: int) -> Any:
+def to_inference_data(estimate: Any, n_draws: int, seed: int) -> Any:
     """See `RewardEstimate.to_inference_data`."""
     try:
         with warnings.catch_warnings():
@@ -82,7 +83,7 @@ def to_inference_data(estimate: RewardEstimate, n_draws: int, seed: int) -> Any:
     )
 
 
-def to_html(estimate: RewardEstimate, level: float = 0.95) -> str:
+def to_html(estimate: Any, level: float = 0.95) -> str:
     """A small table for notebooks: weights with intervals, status, notes.
 
     Names come from files, so everything is escaped; colours are the notebook's own.

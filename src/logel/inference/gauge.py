@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -89,12 +89,11 @@ def _combination(row: Float, names: Sequence[str]) -> str:
     return "the combination " + " ".join(f"{c:+.2g} {n}" for c, n in terms)
 
 
-@dataclass
 class FeatureMoments:
     """Streamed moments of the features, to find combinations that never vary.
 
     Attributes:
-        count: Rows seen.
+        count: Rows seen; before the first, arrays are empty.
         mean: Of every feature, shape (q,).
         scatter: Sums of products of deviations from the mean, shape (q, q).
         any_terminated: Whether any episode terminated.
@@ -103,79 +102,71 @@ class FeatureMoments:
         origin: Mean of the first stage: a point not far from any, known from the beginning.
     """
 
-    count: int = 0
-    mean: Float | None = None
-    scatter: Float | None = None
-    any_terminated: bool = False
-    low: Float | None = None
-    high: Float | None = None
-    origin: Float | None = None
+    def __init__(self) -> None:
+        self.count, self.any_terminated = 0, False
+        self.mean = self.scatter = self.low = self.high = self.origin = np.zeros(0)
 
     def add(self, stage: Stage) -> None:
         """Include a stage's features (Chan's parallel update, stable for large offsets)."""
         assert stage.features is not None
         x = stage.features.astype(float)
-        mean = x.mean(axis=0)
+        mean, low, high = x.mean(axis=0), x.min(axis=0), x.max(axis=0)
         scatter = (x - mean).T @ (x - mean)
-        if self.mean is None or self.scatter is None:
+        if self.count == 0:
             self.mean, self.scatter, self.origin = mean, scatter, mean
+            self.low, self.high = low, high
         else:
             shift = mean - self.mean
             share = len(x) / (self.count + len(x))
             self.scatter += scatter + np.outer(shift, shift) * self.count * share
             self.mean = self.mean + shift * share
-        self.low = x.min(axis=0) if self.low is None else np.minimum(self.low, x.min(axis=0))
-        self.high = x.max(axis=0) if self.high is None else np.maximum(self.high, x.max(axis=0))
+            self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
         self.count += len(x)
         self.any_terminated |= bool(stage.terminated.any())
 
     @property
     def largest(self) -> Float:
         """Largest size of every feature, shape (q,)."""
-        assert self.low is not None and self.high is not None
         return np.maximum(np.abs(self.low), np.abs(self.high))
 
     @property
     def spread(self) -> Float:
         """Standard deviation of every feature, shape (q,); 0 where it is rounding."""
-        assert self.mean is not None and self.scatter is not None
         spread = np.sqrt(np.diagonal(self.scatter) / self.count)
         return np.where(spread <= 1e-9 * np.abs(self.mean), 0.0, spread)
 
     @property
     def scale(self) -> Float:
         """A unit for every feature, shape (q,): its spread, its size if constant, 1 if zero."""
-        size = np.where(self.largest > 0, self.largest, 1.0)
-        return np.where(self.spread > 0, self.spread, size)
+        return np.where(self.spread > 0, self.spread, self._size)
 
     def ranges(self) -> Float:
         """Range of every feature, shape (q,); its size where it is constant."""
-        assert self.low is not None and self.high is not None
-        constant = np.where(self.largest > 0, self.largest, 1.0)
-        return np.where(self.high > self.low, self.high - self.low, constant)
+        return np.where(self.high > self.low, self.high - self.low, self._size)
 
-    def constant_directions(self) -> tuple[Float, str]:
-        """Directions whose feature never varies (rows), and the reason in words.
+    @property
+    def _size(self) -> Float:
+        return np.where(self.largest > 0, self.largest, 1.0)
+
+    def constant_directions(self) -> Float:
+        """Directions whose feature never varies, orthonormal rows.
 
         A constant feature says nothing as long as episodes cannot be ended: all policies collect
         the same. Once some terminate, it pays for lasting longer, and only a combination that is
         always zero stays silent.
         """
-        assert self.mean is not None
         rows = self._level_directions()
         if not self.any_terminated:
-            return rows, "it is constant along every trajectory"
+            return rows
         # What does not vary is zero if its mean is: seen from the mean, combinations of large
         # features that nearly cancel are not taken for zero.
         level = rows @ self.mean
         level[np.abs(level) <= 1e-9 * np.abs(rows) @ self.largest] = 0.0
         if level.any():
             rows = np.linalg.svd(level[None])[2][1:] @ rows
-        return rows, "it is zero along every trajectory"
+        return rows
 
     def _level_directions(self) -> Float:
-        """Directions whose feature never varies, orthonormal rows."""
-        assert self.scatter is not None
         # Features that are constant by themselves come first: whatever their size, each is a
         # direction of its own. The rest are compared in units of their spread.
         silent = self.spread == 0
@@ -192,19 +183,15 @@ class FeatureMoments:
         """What can be taken off the features without any effect, shape (q,), or None.
 
         Where no episode terminates a constant is silent, and features far from zero lose digits:
-        their own, and those of every value they add up to.
-
-        Args:
-            beyond: Ranges of a feature that its mean must be from zero to be taken off.
+        their own, and those of every value they add up to. Means less than `beyond` ranges of the
+        feature from zero stay.
         """
-        assert self.mean is not None
         if self.any_terminated:
             return None
         return np.where(np.abs(self.mean) > beyond * self.ranges(), self.mean, 0.0)
 
     def offset_notes(self, names: Sequence[str], *, centred: bool) -> tuple[str, ...]:
         """A warning where features lie so far from zero that estimates suffer."""
-        assert self.mean is not None
         if centred and not self.any_terminated:
             return ()
         varying = self.spread > 0
@@ -219,60 +206,9 @@ class FeatureMoments:
         )
 
 
-def find_gauge(jacobians: Sequence[StageJacobian], learning_rates: Float, exact: Gauge) -> Gauge:
-    """Add to what no data can tell what these data can hardly tell.
-
-    In the directions that are identified, the stacked, rate-scaled Jacobians are compared with
-    their sampling noise (the spread over groups of episodes): a direction whose squared size is
-    what noise alone would give is weak.
-
-    Args:
-        jacobians: Of every step.
-        learning_rates: Of every step, or ones.
-        exact: What no data can tell, see `GaugeSums`.
-    """
-    basis = exact.identified
-    if basis.shape[1] == 0 or min(len(j.groups) for j in jacobians) < 3:
-        return exact
-    means = [rate * j.mean @ basis for rate, j in zip(learning_rates, jacobians, strict=True)]
-    size = sum(mean.T @ mean for mean in means)
-    noise = sum(
-        rate**2 * basis.T @ j.covariance() @ basis
-        for rate, j in zip(learning_rates, jacobians, strict=True)
-    )
-
-    def spread(direction: Float) -> float:
-        return _relative_spread(jacobians, learning_rates, direction)
-
-    return replace(exact, weak=_noise_directions(size, noise, spread, basis))
-
-
-def _noise_directions(
-    size: Float, noise: Float, spread: Callable[[Float], float], basis: Float
-) -> npt.NDArray[np.float64]:
-    """Directions in which `size`, (k, k) in the given basis, is no larger than `noise`.
-
-    `spread` tells how far, relative to its mean, noise alone varies along a direction.
-    """
-    scale = np.sqrt(np.diagonal(size))
-    if not (scale > 0).all():
-        silent = np.flatnonzero(scale == 0)
-        return basis[:, silent].T
-    size, noise = size / np.outer(scale, scale), noise / np.outer(scale, scale)
-    relative, back = _whitened(size, noise)
-    ratio, vectors = np.linalg.eigh(relative)
-    vectors = back @ vectors / scale[:, None]
-    found = []
-    for value, vector in zip(ratio, vectors.T, strict=True):
-        direction = basis @ vector
-        if value <= 1 + _NOISE_SIGMAS * spread(direction):
-            found.append(direction)
-    return orthonormal_rows(np.array(found).reshape(-1, len(basis)))
-
-
 @dataclass
 class JacobianMoments:
-    """Streamed sums over Jacobians that `find_gauge` would need all of them for.
+    """Streamed sums over Jacobians that tell which effects stand out of their sampling noise.
 
     Attributes:
         size: Sum of the squared, rate-scaled Jacobians, shape (q, q).
@@ -308,22 +244,36 @@ class JacobianMoments:
         self.squared_variances += entries.T @ entries
 
     def weak_directions(self, basis: Float) -> Float:
-        """As `find_gauge` would find them, rows, shape (j, q)."""
+        """Directions, rows (j, q), whose squared size is what noise alone would give.
+
+        They are sought among the combinations of the columns of a basis, shape (q, k).
+        """
         if basis.shape[1] == 0 or self.n_groups < 3:
-            return np.zeros((0, basis.shape[0]))
-        upper, lower = np.triu_indices(len(self.size))
+            return np.zeros((0, len(basis)))
+        size, noise = basis.T @ self.size @ basis, basis.T @ self.noise @ basis
+        scale = np.sqrt(np.diagonal(size))
+        if not (scale > 0).all():
+            return basis[:, scale == 0].T
+        size, noise = size / np.outer(scale, scale), noise / np.outer(scale, scale)
+        relative, back = _whitened(size, noise)
+        ratios, vectors = np.linalg.eigh(relative)
+        directions = [basis @ vector for vector in (back @ vectors / scale[:, None]).T]
+        found = [
+            direction
+            for ratio, direction in zip(ratios, directions, strict=True)
+            if ratio <= 1 + _NOISE_SIGMAS * self._spread(direction)
+        ]
+        return orthonormal_rows(np.array(found).reshape(-1, len(basis)))
 
-        def spread(direction: Float) -> float:
-            pairs = direction[upper] * direction[lower] * np.where(upper == lower, 1.0, 2.0)
-            total = float(direction @ self.noise @ direction)
-            if total == 0:
-                return 0.0
-            squared = float(pairs @ self.squared_variances @ pairs)
-            return _noise_spread(squared / total**2, self.n_groups)
-
-        return _noise_directions(
-            basis.T @ self.size @ basis, basis.T @ self.noise @ basis, spread, basis
-        )
+    def _spread(self, direction: Float) -> float:
+        """How far, relative to its mean, noise alone varies along a direction."""
+        total = float(direction @ self.noise @ direction)
+        if total == 0:
+            return 0.0
+        upper, lower = np.triu_indices(len(direction))
+        pairs = direction[upper] * direction[lower] * np.where(upper == lower, 1.0, 2.0)
+        concentration = float(pairs @ self.squared_variances @ pairs) / total**2
+        return float(np.sqrt(2 * concentration * (1 + 1 / (self.n_groups - 1))))
 
 
 def _whitened(size: Float, noise: Float) -> tuple[Float, Float]:
@@ -332,27 +282,6 @@ def _whitened(size: Float, noise: Float) -> tuple[Float, Float]:
     floor = 1e-12 * max(float(values.max()), np.finfo(float).eps * float(np.trace(size)))
     back = vectors / np.sqrt(np.maximum(values, floor))
     return back.T @ size @ back, back
-
-
-def _relative_spread(jacobians: Sequence[StageJacobian], rates: Float, direction: Float) -> float:
-    """Standard deviation of (squared size / expected squared size) if there were only noise."""
-    variances = []
-    for rate, jacobian in zip(rates, jacobians, strict=True):
-        errors = (jacobian.groups - jacobian.mean) @ direction
-        g = len(errors)
-        weights = jacobian.group_weights**2 * g / (g - 1)
-        variances.append(rate**2 * (weights[:, None] * errors**2).sum(axis=0))
-    variance = np.concatenate(variances)
-    total = variance.sum()
-    if total == 0:
-        return 0.0
-    groups = min(len(j.groups) for j in jacobians)
-    return _noise_spread((variance**2).sum() / total**2, groups)
-
-
-def _noise_spread(concentration: float, n_groups: int) -> float:
-    """Of a sum of squares whose variances have this sum of squared shares."""
-    return float(np.sqrt(2 * concentration * (1 + 1 / (n_groups - 1))))
 
 
 def orthonormal_rows(rows: Float, *, tolerance: float = 1e-9) -> Float:
@@ -383,14 +312,12 @@ def explain(
     delta: Float, design: Float, weights: Float, learning_rates: Float, *, fitted: int = 0
 ) -> Fit:
     """Compare movements (m, d) with their predictions, in which `fitted` weights were fitted."""
-    m, d = delta.shape
-    predicted = learning_rates[:, None] * (design @ weights)
-    moved = (delta**2).sum(axis=1)
-    size = np.sqrt(moved * (predicted**2).sum(axis=1))
-    residual = ((delta - predicted) ** 2).sum(axis=1)
-    return Fit(
-        explained=np.where(moved > 0, 1 - residual / np.where(moved > 0, moved, 1.0), np.nan),
-        cosines=(delta * predicted).sum(axis=1) / np.where(size > 0, size, np.inf),
+    (m, d), predicted = delta.shape, learning_rates[:, None] * (design @ weights)
+    return _fit(
+        moved=(delta**2).sum(axis=1),
+        predicted=(predicted**2).sum(axis=1),
+        inner=(delta * predicted).sum(axis=1),
+        residual=((delta - predicted) ** 2).sum(axis=1),
         chance=_chance(m, d, fitted),
     )
 
@@ -403,12 +330,22 @@ def explain_grams(
     moved = grams[:, -1, -1]
     predicted = np.einsum("mi,mij,mj->m", scaled, grams[:, :-1, :-1], scaled)
     inner = np.einsum("mi,mi->m", scaled, grams[:, :-1, -1])
-    size = np.sqrt(moved * np.maximum(predicted, 0.0))
-    residual = moved - 2 * inner + predicted
+    return _fit(
+        moved=moved,
+        predicted=np.maximum(predicted, 0.0),
+        inner=inner,
+        residual=moved - 2 * inner + predicted,
+        chance=_chance(len(grams), n_parameters, fitted),
+    )
+
+
+def _fit(moved: Float, predicted: Float, inner: Float, residual: Float, chance: float) -> Fit:
+    """From squared movements, predictions and residuals, and their inner products, all (m,)."""
+    size = np.sqrt(moved * predicted)
     return Fit(
         explained=np.where(moved > 0, 1 - residual / np.where(moved > 0, moved, 1.0), np.nan),
         cosines=inner / np.where(size > 0, size, np.inf),
-        chance=_chance(len(grams), n_parameters, fitted),
+        chance=chance,
     )
 
 

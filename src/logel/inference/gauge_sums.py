@@ -29,6 +29,7 @@ import scipy.sparse
 from logel.data.stage import Stage
 from logel.inference.gauge import FeatureMoments, Gauge, orthonormal_rows
 from logel.types import Array, Float
+from logel.worlds.critic import products
 
 Index = npt.NDArray[np.int64]
 
@@ -95,7 +96,7 @@ class GaugeSums:
                 takes the length of the episodes for its own horizon. None allows for both: only
                 what is silent either way.
         """
-        constant, _ = self.moments.constant_directions()
+        constant = self.moments.constant_directions()
         if bootstrap is None:
             one, two = (self.gauge(names, bootstrap=b).directions for b in (True, False))
             return self._told(names, _common(one, two), constant, forever=True)
@@ -139,7 +140,6 @@ class GaugeSums:
         pairs = self._forever if forever else self._timed
         if pairs.telling:
             # Without termination a constant is silent, and far from zero it would cost digits.
-            assert self.moments.origin is not None
             origin = self.moments.origin * self.moments.any_terminated
             return self._null(pairs.advantages(origin))
         if forever and self._rows.telling:
@@ -148,7 +148,7 @@ class GaugeSums:
 
     def _only_constants(self, left: Float) -> bool:
         """Whether nothing but constants can be silent any more."""
-        return len(self._null(left)) <= len(self.moments.constant_directions()[0])
+        return len(self._null(left)) <= len(self.moments.constant_directions())
 
     def _null(self, rows: Float) -> Float:
         """Directions in which a matrix (n, q) of features vanishes, as rows."""
@@ -174,7 +174,6 @@ class GaugeSums:
 
     def _reason(self, row: Float, constant: Float, forever: bool) -> str:
         """Why a combination is silent: the plainest reason that holds."""
-        assert self.moments.mean is not None
         if np.linalg.norm(row - constant.T @ (constant @ row)) < 1e-6:
             largest = float(np.abs(row) @ self.moments.largest)
             if abs(float(row @ self.moments.mean)) > 1e-9 * largest:
@@ -280,10 +279,8 @@ class _Pairs:
     def advantages(self, origin: Float) -> Float:
         """Of every feature in every pair, under the pooled actions, shape (n_pairs, q).
 
-        Values of states nobody acted in are free: what they could explain is taken out.
-
-        Args:
-            origin: What was subtracted from the features.
+        Values of states nobody acted in are free: what they could explain is taken out. The origin
+        is what was subtracted from the features.
         """
         states, state, _ = self._layout()
         n = len(states)
@@ -326,13 +323,10 @@ class _Rows:
     """
 
     def __init__(self, gamma: float) -> None:
-        self.gamma = gamma
-        self.count = 0
-        self.settled = False
+        self.gamma, self.count, self.settled = gamma, 0, False
         self.factor: Float | None = None
         self.widths: tuple[int, ...] = ()
-        self.centre: Float | None = None
-        self.scale: Float | None = None
+        self.units: tuple[Float, Float] | None = None
 
     def add(self, stage: Stage, nothing: Callable[[Float], bool]) -> None:
         """Include a stage, up to where `nothing` says of `left` that no null space is to come."""
@@ -369,21 +363,18 @@ class _Rows:
         if o <= _MOST_LINEAR:
             z = self._coordinates(observations.reshape(n, o).astype(float))
             parts.append(z)
-        if o <= _MOST_CROSSED:
-            first, second = np.triu_indices(o)
-            parts.append(z[:, first] * z[:, second])
-        elif o <= _MOST_SQUARED:
-            parts.append(z**2)
+        if o <= _MOST_SQUARED:
+            parts.append(products(z, most=_MOST_CROSSED))
         self.widths = tuple(np.cumsum([part.shape[1] for part in parts]).tolist())
         return np.concatenate(parts, axis=1)
 
     def _coordinates(self, observations: Float) -> Float:
         """Quadratics are the same functions in any units: those of the first rows do."""
-        if self.centre is None or self.scale is None:
+        if self.units is None:
             spread = observations.std(axis=0)
-            self.centre = observations.mean(axis=0)
-            self.scale = np.where(spread > 0, spread, 1.0)
-        return (observations - self.centre) / self.scale
+            self.units = observations.mean(axis=0), np.where(spread > 0, spread, 1.0)
+        centre, scale = self.units
+        return (observations - centre) / scale
 
     @property
     def _width(self) -> int:

@@ -72,17 +72,9 @@ class Planning:
         ratio = ratio * stages ** np.log2(with_stages)
         return np.where(np.isnan(now), np.nan, np.sqrt(np.where(known, ratio, 1.0)))
 
-    def to_plain(self) -> dict[str, Float]:
-        """The three covariances by name."""
-        return {
-            "covariance": self.covariance,
-            "twice_episodes": self.twice_episodes,
-            "twice_stages": self.twice_stages,
-        }
-
     @classmethod
     def from_plain(cls, raw: Mapping[str, Any], n_features: int) -> Planning:
-        """Read what `to_plain` gave; raises KeyError, TypeError or ValueError on anything else."""
+        """From the three by name; raises KeyError, TypeError or ValueError on anything else."""
         names = ("covariance", "twice_episodes", "twice_stages")
         arrays = [np.array(raw[name], dtype=float) for name in names]
         if any(array.shape != (n_features, n_features) for array in arrays):

@@ -93,17 +93,11 @@ class DenseMetric(Metric):
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
-    """The symmetric matrix  U diag(values) U' + diag(diagonal).
+    """The symmetric matrix  U diag(values) U' + diag(diagonal)."""
 
-    Attributes:
-        vectors: U, shape (d, k).
-        values: Shape (k,), positive.
-        diagonal: Shape (d,), positive.
-    """
-
-    vectors: Float
-    values: Float
-    diagonal: Float
+    vectors: Float  # U, shape (d, k)
+    values: Float  # shape (k,), positive
+    diagonal: Float  # shape (d,), positive
 
     def matvec(self, columns: Float) -> Float:
         """Product with columns, shape (d, k)."""
@@ -198,13 +192,9 @@ KNOWN_LEVELS = (NoiseLevel(other=1.0), *(NoiseLevel(1.0, x) for x in (1.0, 1e-1,
 def dense_metric(
     clones: Float | None, gradient: Float | None, level: NoiseLevel, n_parameters: int
 ) -> Metric:
-    """The metric of one step from the parts of its covariance.
+    """The metric of one step from the parts of its covariance, each (d, d).
 
-    Args:
-        clones: Covariance of the movement from cloning, shape (d, d); None for known parameters.
-        gradient: Shape of the gradients' noise, (d, d); None if it is not known.
-        level: How much of the other two parts there is.
-        n_parameters: d.
+    Cloning's is None for known parameters, the shape of the gradients' noise if it is not known.
     """
     covariance = level.other * np.eye(n_parameters)
     if clones is not None:

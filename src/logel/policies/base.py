@@ -50,17 +50,12 @@ class Counted(NamedTuple):
 
 
 class ScoreRows(NamedTuple):
-    """Functions of the action, k of them, with mean zero under the policy in every row's state.
+    """Functions of the action, k of them, with mean zero under the policy in every row's state."""
 
-    Attributes:
-        values: Of the actions taken, shape (N, k).
-        information: Covariance in each state, (N, k, k); its diagonal, (k,), if always the same.
-        movement: Covariance with the log-ratio of the next policy to this one, (N, k).
-    """
-
-    values: Float
+    values: Float  # of the actions taken, shape (N, k)
+    # Covariance in each state, (N, k, k); its diagonal, (k,), if always the same.
     information: Float
-    movement: Float
+    movement: Float  # covariance with the log-ratio of the next policy to this one, (N, k)
 
 
 class Policy(ABC):

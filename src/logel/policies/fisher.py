@@ -81,14 +81,10 @@ class DenseFisher(Fisher):
 
 @dataclass(frozen=True, eq=False)
 class BlockFisher(Fisher):
-    """Block-diagonal with equal blocks: one block per state of a tabular policy.
-
-    Attributes:
-        blocks: Shape (n_blocks, k, k), d = n_blocks * k.
-    """
+    """Block-diagonal with equal blocks: one block per state of a tabular policy."""
 
     tabular: ClassVar[bool] = True
-    blocks: Float
+    blocks: Float  # shape (n_blocks, k, k), d = n_blocks * k
 
     @property
     def n_parameters(self) -> int:  # type: ignore[override]
@@ -121,18 +117,12 @@ class BlockFisher(Fisher):
 
 @dataclass(frozen=True, eq=False)
 class ProductFisher(Fisher):
-    """Known through its products with vectors, for networks whose d x d matrix is out of reach.
-
-    Attributes:
-        n_parameters: Number d of parameters.
-        product: Maps (d,) to (d,).
-        make_diagonal: Computes the diagonal, shape (d,).
-    """
+    """Known through its products with vectors, for networks whose d x d matrix is out of reach."""
 
     dense_affordable: ClassVar[bool] = False
     n_parameters: int
-    product: Callable[[Float], Float]
-    make_diagonal: Callable[[], Float]
+    product: Callable[[Float], Float]  # maps (d,) to (d,)
+    make_diagonal: Callable[[], Float]  # computes the diagonal, shape (d,)
 
     def matvec(self, vectors: Float) -> Float:
         """Product with vectors, shape (d,) or (d, k)."""

@@ -184,18 +184,9 @@ class LinearGaussian(LinearPolicy, GaussianPolicy):
     device: str = "cpu"
 
     @property
-    def n_mean_parameters(self) -> int:
-        """Number of parameters of the means."""
-        return self.layers.n_parameters
-
-    @property
     def layers(self) -> Layers:
         """One layer, to the means."""
         return Layers((self.n_features, self.action_dim), inputs_first=True)
-
-    def means(self, theta: Tensor, observations: Tensor) -> Tensor:
-        """Means, shape (N, k)."""
-        return self.layers.activations(theta, observations)[-1]
 
     def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
         """Information about theta, dense."""

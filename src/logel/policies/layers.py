@@ -22,16 +22,11 @@ FeatureMap = Callable[[Array], npt.ArrayLike]
 
 @dataclass(frozen=True)
 class Layers:
-    """A multi-layer perceptron with tanh between layers, its weights in a flat vector.
+    """A multi-layer perceptron with tanh between layers, its weights in a flat vector."""
 
-    Attributes:
-        widths: Numbers that go in, those between layers, and those that come out.
-        bias: Whether a layer's weights are followed by a bias.
-        inputs_first: Whether weight matrices are stored in x out (row-major), not out x in.
-    """
-
-    widths: Sequence[int]
-    bias: bool = False
+    widths: Sequence[int]  # numbers that go in, those between layers, and those that come out
+    bias: bool = False  # whether a layer's weights are followed by a bias
+    # Whether weight matrices are stored in x out (row-major), not out x in.
     inputs_first: bool = False
 
     @property
@@ -139,9 +134,18 @@ class LayeredPolicy(Policy):
     def layers(self) -> Layers:
         """From prepared observations to logits or means."""
 
+    @property
+    def n_mean_parameters(self) -> int:
+        """Number of parameters of the layers."""
+        return self.layers.n_parameters
+
+    def means(self, theta: Tensor, observations: Tensor) -> Tensor:
+        """What the last layer puts out: logits or means."""
+        return self.layers.activations(theta, observations)[-1]
+
     def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
         """Parameters of the action distribution, one row per observation."""
-        return self.completed(theta, self.layers.activations(theta, observations)[-1])
+        return self.completed(theta, self.means(theta, observations))
 
     def scores(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
         """Gradient of each row's log-probability, shape (N, d)."""

@@ -73,15 +73,6 @@ class MLPGaussian(_NetworkPolicy, GaussianPolicy):
         """From observations to means."""
         return Layers((self.observation_dim, *self.hidden, self.action_dim), self.bias)
 
-    @property
-    def n_mean_parameters(self) -> int:
-        """Number of parameters of the means."""
-        return self.layers.n_parameters
-
-    def means(self, theta: Tensor, observations: Tensor) -> Tensor:
-        """Means, shape (N, k)."""
-        return self.layers.activations(theta, observations)[-1]
-
 
 @dataclass(frozen=True)
 class MLPCategorical(_NetworkPolicy, SoftmaxPolicy):

@@ -144,7 +144,7 @@ class SB3Policy(Policy):
         return _adapter(module, _identity, widths[-1], discrete, device)
 
     @property
-    def n_network_parameters(self) -> int:
+    def n_mean_parameters(self) -> int:
         """Number of parameters of the network."""
         return sum(value.numel() for value in self.module.parameters())
 
@@ -184,7 +184,7 @@ class SB3Policy(Policy):
                 parts.append(scale * rng.standard_normal(value.numel()))
             else:
                 parts.append(np.full(value.numel(), 0.0 if name.endswith("bias") else 1.0))
-        parts.append(np.zeros(self.n_parameters - self.n_network_parameters))
+        parts.append(np.zeros(self.n_parameters - self.n_mean_parameters))
         return np.concatenate(parts)
 
 
@@ -197,11 +197,6 @@ class SB3Gaussian(SB3Policy, GaussianPolicy):
     action_dim: int
     sigma: None = None
     device: str = "cpu"
-
-    @property
-    def n_mean_parameters(self) -> int:
-        """Number of parameters of the means."""
-        return self.n_network_parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,7 +211,7 @@ class SB3Categorical(SB3Policy, SoftmaxPolicy):
     @property
     def n_parameters(self) -> int:
         """Number d of parameters."""
-        return self.n_network_parameters
+        return self.n_mean_parameters
 
 
 def _tanh_network(widths: Sequence[int], *, discrete: bool, device: str) -> Policy:

@@ -65,6 +65,11 @@ class SoftmaxPolicy(Policy):
         p = torch.softmax(outputs, dim=-1)
         return torch.diag_embed(p.sqrt()) - p[:, :, None] * p.sqrt()[:, None, :]
 
+    def _free_information(self, outputs: Tensor) -> Tensor:
+        """Information of one action about all logits but the last, one matrix per row."""
+        p = torch.softmax(outputs, dim=-1)[:, :-1]
+        return torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+
     def entropy(self, outputs: Tensor) -> Tensor:
         """Entropy of every row's actions, shape (N,)."""
         logits = torch.log_softmax(outputs, dim=-1)
@@ -204,10 +209,9 @@ class TabularSoftmax(SoftmaxPolicy):
 
     def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
         """Information about theta: one block per state."""
-        p = torch.softmax(self.table(theta), dim=-1)[:, :-1]
         visits = torch.bincount(observations, weights=counts, minlength=self.n_states)
-        blocks = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
-        return BlockFisher((visits[:, None, None] * blocks).cpu().numpy())
+        blocks = visits[:, None, None] * self._free_information(self.table(theta))
+        return BlockFisher(blocks.cpu().numpy())
 
 
 @dataclass(frozen=True)
@@ -250,11 +254,9 @@ class LinearSoftmax(LinearPolicy, SoftmaxPolicy):
 
     def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
         """Information about theta, dense."""
-        p = torch.softmax(self.outputs(theta, observations), dim=-1)[:, :-1]
-        weight = self._counts(observations, counts)
-        k = self.n_actions - 1
-        inner = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
-        matrix = torch.empty(self.n_features, k, self.n_features, k, dtype=p.dtype)
+        inner = self._free_information(self.outputs(theta, observations))
+        weight, k = self._counts(observations, counts), self.n_actions - 1
+        matrix = torch.empty(self.n_features, k, self.n_features, k, dtype=inner.dtype)
         for a in range(k):
             for b in range(a + 1):
                 block = observations.T @ ((weight * inner[:, a, b])[:, None] * observations)

@@ -196,11 +196,7 @@ def feature_names(history: LearningHistory, features: Any, n_features: int) -> t
 def featured(stage: Stage, features: Any, index: int, offset: Float | None = None) -> Stage:
     """The stage with features: recorded ones, or computed when a callable is given.
 
-    Args:
-        stage: A stage of a history.
-        features: The callable, or None.
-        index: Of the stage, to name it in errors.
-        offset: Constants to subtract, shape (q,), see `FeatureMoments.offset`.
+    Errors name the stage by its index; the offset, shape (q,), is subtracted.
     """
     if features is not None:
         stage = stage.with_features(features)

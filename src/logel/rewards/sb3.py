@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from logel.errors import MissingExtraError, OptionError
 from logel.rewards.linear import LinearReward
+from logel.rewards.normaliser import Normaliser
 from logel.types import Array, Float
 
 try:
@@ -100,35 +101,18 @@ class NormalisedReward:
 
     Attributes:
         reward: Maps normalised (observations, actions, next_observations) to (N,).
-        mean: Of the observations, shape (...).
-        variance: Likewise.
-        epsilon: Added to the variance.
-        clip: Largest absolute value after normalisation.
+        normaliser: Normalises observations.
     """
 
     reward: TransitionReward
-    mean: Array
-    variance: Array
-    epsilon: float = 1e-8
-    clip: float = 10.0
+    normaliser: Normaliser
 
     @classmethod
     def from_notes(cls, reward: TransitionReward, notes: Mapping[str, Any]) -> NormalisedReward:
         """With the statistics in the notes of a recorded stage, usually `history.notes[-1]`."""
-        try:
-            mean, variance = (np.array(notes[f"observation_{k}"], float) for k in ("mean", "var"))
-            epsilon, clip = (float(notes[f"observation_{k}"]) for k in ("epsilon", "clip"))
-        except (KeyError, TypeError, ValueError):
-            raise OptionError(
-                "the stage's notes do not say how observations were normalised"
-            ) from None
-        return cls(reward, mean, variance, epsilon, clip)
+        return cls(reward, Normaliser.from_notes(notes))
 
     def __call__(self, observations: Array, actions: Array, next_observations: Array) -> Float:
         """Rewards of N transitions, shape (N,)."""
-        deviation = np.sqrt(self.variance + self.epsilon)
-        before, after = (
-            np.clip((part - self.mean) / deviation, -self.clip, self.clip).astype(np.float32)
-            for part in (observations, next_observations)
-        )
+        before, after = self.normaliser(observations), self.normaliser(next_observations)
         return np.asarray(self.reward(before, actions, after), dtype=float)

@@ -30,17 +30,11 @@ from logel.data.stage import Stage
 from logel.errors import Choice, OptionError
 from logel.policies.base import Policy, ScoreRows
 from logel.types import Array, Float
-from logel.worlds.critic import (
-    CriticSums,
-    StateScale,
-    critic_basis,
-    critic_rows,
-    critic_sums,
-)
+from logel.worlds.critic import CriticSums, StateScale, critic_rows
+from logel.worlds.own_episodes import discounted_to_go
 
 LARGEST_WIDTH = 1000
 _ROWS_AT_ONCE = 2**12
-_STATES_AT_MOST = 500
 
 
 class StateFeatures(Choice):
@@ -60,19 +54,12 @@ class StateFeatures(Choice):
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """The functions B(s, a) of one policy family.
-
-    Attributes:
-        policy: The family.
-        states: Which state features (never AUTO).
-        scale: Of the observations of all stages: the same for every stage.
-        deviations: Whether z^2 - 1 is part of a Gaussian family's basis.
-    """
+    """The functions B(s, a) of one policy family."""
 
     policy: Policy
-    states: StateFeatures
-    scale: StateScale
-    deviations: bool = False
+    states: StateFeatures  # which state features (never AUTO)
+    scale: StateScale  # of the observations of all stages: the same for every stage
+    deviations: bool = False  # whether z^2 - 1 is part of a Gaussian family's basis
 
     @classmethod
     def choose(
@@ -120,25 +107,17 @@ class Basis:
         if self.states is StateFeatures.FAMILY:
             return self.policy.state_features(observations)
         z = self.scale.coordinates(observations)
-        parts = [np.ones((len(z), 1)), z]
-        return np.concatenate(
-            [*parts, z**2] if self.states is StateFeatures.QUADRATIC else parts, axis=1
-        )
+        squares = z**2 if self.states is StateFeatures.QUADRATIC else z[:, :0]
+        return np.concatenate([np.ones((len(z), 1)), z, squares], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
 class BasisRows:
-    """A block of rows in the basis.
+    """A block of rows in the basis."""
 
-    Attributes:
-        values: B of the observed pairs, shape (n, k).
-        gram: Sum over the rows' states of E[B B^T | s], shape (k, k).
-        movement: Sum of E[B * log-ratio | s], shape (k,); zero without a following policy.
-    """
-
-    values: Float
-    gram: Float
-    movement: Float
+    values: Float  # B of the observed pairs, shape (n, k)
+    gram: Float  # sum over the rows' states of E[B B^T | s], shape (k, k)
+    movement: Float  # sum of E[B * log-ratio | s], shape (k,); zero without a following policy
 
 
 def basis_rows(
@@ -151,13 +130,7 @@ def basis_rows(
 ) -> BasisRows:
     """Evaluate the basis of the policy at `parameters`, and project the next policy's log-ratio.
 
-    Args:
-        basis: The basis.
-        parameters: Flat parameters of the stage's policy, shape (d,).
-        following: Those of the next stage's, or None for the last stage.
-        observations: N rows.
-        actions: N rows.
-        row_weights: Weights of the rows in the sums, shape (N,); one each when None.
+    The rows count as often as `row_weights` says, once each when None.
     """
     policy = basis.policy
     f = basis.state_features(observations)
@@ -201,27 +174,16 @@ def _products(f: Float, weights: Float, scores: ScoreRows) -> BasisRows:
 
 @dataclass(frozen=True, eq=False)
 class StageSums:
-    """One stage in the basis: sums over the rows of each group of episodes.
+    """One stage in the basis: sums over the rows of each group of episodes."""
 
-    Attributes:
-        counts: Rows of each group, shape (g,).
-        gram: Of the whole stage, per row, shape (k, k).
-        scores: Sums of B, shape (g, k): what one group does to a cloned policy.
-        movement: Projected log-ratio to the next stage, shape (g, k).
-        own: Sums of B times the advantages' own part, shape (g, k, q).
-        critic: Sums of B times their critic's part, shape (g, k, b).
-        plain: Sums of B times the discounted features to go, for comparison, shape (g, k, q).
-        critic_sums: What the stage says about its critic.
-    """
-
-    counts: Float
-    gram: Float
-    scores: Float
-    movement: Float
-    own: Float
-    critic: Float
-    plain: Float
-    critic_sums: CriticSums
+    counts: Float  # rows of each group, shape (g,)
+    gram: Float  # of the whole stage, per row, shape (k, k)
+    scores: Float  # sums of B, shape (g, k): what one group does to a cloned policy
+    movement: Float  # projected log-ratio to the next stage, shape (g, k)
+    own: Float  # sums of B times the advantages' own part, shape (g, k, q)
+    critic: Float  # sums of B times their critic's part, shape (g, k, b)
+    plain: Float  # sums of B times the discounted features to go, for comparison, shape (g, k, q)
+    critic_sums: CriticSums  # what the stage says about its critic
 
 
 def stage_sums(
@@ -235,7 +197,7 @@ def stage_sums(
     bootstrap: bool = True,
     n_groups: int = 20,
 ) -> StageSums:
-    """Sum a stage's rows in blocks of bounded memory; see `StageSums`.
+    """Sum a stage's rows (with features) in blocks of bounded memory; see `StageSums`.
 
     Args:
         basis: The basis.
@@ -243,8 +205,8 @@ def stage_sums(
         parameters: Of the stage's policy, shape (d,).
         following: Of the next stage's policy, or None for the last.
         gamma: Discount factor.
-        trace: The lambda of the generalised advantages, see `feature_critic`.
-        bootstrap: Whether the critic stands for what comes after episodes that were cut off.
+        trace: The lambda of the generalised advantages, see `critic_rows`.
+        bootstrap: See `critic_rows`.
         n_groups: Groups of episodes kept apart (fewer if there are fewer episodes).
     """
     assert stage.features is not None
@@ -252,26 +214,28 @@ def stage_sums(
     n_groups = max(1, min(n_groups, stage.n_episodes))
     group = np.arange(stage.n_episodes) * n_groups // stage.n_episodes
     k, q = basis.width, stage.features.shape[1]
-    b = _critic_states(basis.scale, stage, slice(0, 1), bootstrap).shape[1]
+    times = None if bootstrap else stage.times
+
+    def states_of(rows: slice) -> Float:
+        return basis.scale.basis(stage.observations[rows], None if times is None else times[rows])
+
+    b = states_of(slice(0, 1)).shape[1]
+    shapes = {"scores": (k,), "movement": (k,), "own": (k, q), "critic": (k, b), "plain": (k, q)}
+    sums = {name: np.zeros((n_groups, *shape)) for name, shape in shapes.items()}
     counts, gram = np.zeros(n_groups), np.zeros((k, k))
-    scores, movement = np.zeros((n_groups, k)), np.zeros((n_groups, k))
-    own, critic = np.zeros((n_groups, k, q)), np.zeros((n_groups, k, b))
-    plain = np.zeros((n_groups, k, q))
     system, target = np.zeros((n_groups, b, b)), np.zeros((n_groups, b, q))
     edges = np.concatenate([stage.starts, [stage.n_steps]])
     for first, stop in _episode_blocks(stage, group):
         g, rows = int(group[first]), slice(int(edges[first]), int(edges[stop]))
-        states = _critic_states(basis.scale, stage, rows, bootstrap)
-        last = _last_states(basis.scale, stage, first, stop, bootstrap)
+        states, last = states_of(rows), None
+        if bootstrap and stage.last_observations is not None:
+            last = basis.scale.basis(stage.last_observations[first:stop], None)
         ends = (stage.lengths[first:stop], stage.terminated[first:stop])
         phi = stage.features[rows].astype(float)
         y, z = critic_rows(phi, states, last, *ends, gamma=gamma, trace=trace, bootstrap=bootstrap)
-        to_go, _ = critic_rows(
-            phi, states[:, :0], None, *ends, gamma=gamma, trace=1.0, bootstrap=False
-        )
-        block_system, block_target = critic_sums(states, y, z)
-        system[g] += block_system
-        target[g] += block_target
+        to_go = discounted_to_go(phi, ends[0], gamma)
+        system[g] -= states.T @ z
+        target[g] += states.T @ y
         counts[g] += len(phi)
         for at in range(0, len(phi), _ROWS_AT_ONCE):
             part = slice(at, min(at + _ROWS_AT_ONCE, len(phi)))
@@ -280,19 +244,14 @@ def stage_sums(
                 basis, parameters, following, stage.observations[here], stage.actions[here]
             )
             gram += found.gram
-            movement[g] += found.movement
-            scores[g] += found.values.sum(axis=0)
-            own[g] += found.values.T @ y[part]
-            critic[g] += found.values.T @ z[part]
-            plain[g] += found.values.T @ to_go[part]
+            sums["movement"][g] += found.movement
+            sums["scores"][g] += found.values.sum(axis=0)
+            for name, factor in (("own", y), ("critic", z), ("plain", to_go)):
+                sums[name][g] += found.values.T @ factor[part]
     return StageSums(
+        **sums,
         counts=counts,
         gram=gram / stage.n_steps,
-        scores=scores,
-        movement=movement,
-        own=own,
-        critic=critic,
-        plain=plain,
         critic_sums=CriticSums(system, target, stage.n_steps),
     )
 
@@ -307,22 +266,3 @@ def _episode_blocks(stage: Stage, group: Array) -> Iterator[tuple[int, int]]:
             taken = max(1, int(np.searchsorted(rows, _ROWS_AT_ONCE, side="right")))
             yield at, at + taken
             at += taken
-
-
-def _table_size(scale: StateScale) -> int | None:
-    small = scale.discrete and scale.smallest >= 0 and scale.largest < _STATES_AT_MOST
-    return int(scale.largest) + 1 if small else None
-
-
-def _critic_states(scale: StateScale, stage: Stage, rows: slice, bootstrap: bool) -> Float:
-    times = None if bootstrap else stage.times[rows]
-    return critic_basis(stage.observations[rows], times, scale, n_states=_table_size(scale))
-
-
-def _last_states(
-    scale: StateScale, stage: Stage, first: int, stop: int, bootstrap: bool
-) -> Float | None:
-    if stage.last_observations is None or not bootstrap:
-        return None
-    last = stage.last_observations[first:stop]
-    return critic_basis(last, None, scale, n_states=_table_size(scale))

@@ -26,19 +26,12 @@ from logel.worlds.base import Observation, World
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a rule says about the steps from given states.
+    """What a rule says about the steps from given states."""
 
-    Attributes:
-        following: Predicted next states, shape (m, D).
-        transition: Derivative w.r.t. the present states, shape (m, D, D).
-        design: Derivative w.r.t. the parameters, shape (m, D, q + k).
-        shape: Shape of the process noise, positive definite, (m, D, D).
-    """
-
-    following: Float
-    transition: Float
-    design: Float
-    shape: Float
+    following: Float  # predicted next states, shape (m, D)
+    transition: Float  # derivative w.r.t. the present states, shape (m, D, D)
+    design: Float  # derivative w.r.t. the parameters, shape (m, D, q + k)
+    shape: Float  # of the process noise, positive definite, (m, D, D)
 
 
 class Rule(ABC):

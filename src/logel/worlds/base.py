@@ -6,9 +6,10 @@ the q features come in the features the world was given.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -20,15 +21,16 @@ N_GROUPS = 10
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What one stage's actions say about the state behind them, to second order.
+    """What one stage's actions say about the state behind them, to second order."""
 
-    Attributes:
-        score: Derivative of the stage's log-likelihood, shape (D,).
-        factor: Block-diagonal factor L of its information L @ L.T, shape (B, D / B, width).
-    """
+    score: Float  # derivative of the stage's log-likelihood, shape (D,)
+    factor: Float  # block-diagonal factor L of its information L @ L.T, shape (B, D / B, width)
 
-    score: Float
-    factor: Float
+    @classmethod
+    def of(cls, score: Float, information: Float) -> Observation:
+        """From information in full, shape (D, D)."""
+        values, vectors = np.linalg.eigh(information)
+        return cls(score, (vectors * np.sqrt(np.clip(values, 0, None)))[None])
 
     def times(self, rows: Float) -> Float:
         """Rows (k, D) times the block-diagonal factor, shape (k, B width)."""
@@ -44,20 +46,16 @@ class Observation:
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """The return around the parameters of m stages.
+    """The return around the parameters of m stages."""
 
-    Attributes:
-        design: How parameters move per unit of every weight, shape (m, d, q): the Jacobian Psi of
-            the feature expectations, or what a preconditioner makes of it.
-        noise: Covariance, up to scale, of a sampled step, shape (m, d, d).
-        curvature: Derivative of design @ weights, shape (m, d, d), or None when it is not known:
-            then designs are held fixed inside a round and refreshed between rounds.
-        unit: What weights that go with this design are to be multiplied by to go with true rates.
-    """
-
+    # How parameters move per unit of every weight, shape (m, d, q): the Jacobian Psi of the feature
+    # expectations, or what a preconditioner makes of it.
     design: Float
-    noise: Float
+    noise: Float  # covariance, up to scale, of a sampled step, shape (m, d, d)
+    # Derivative of design @ weights, shape (m, d, d), or None when it is not known: then designs
+    # are held fixed inside a round and refreshed between rounds.
     curvature: Float | None = None
+    # What weights that go with this design are to be multiplied by to go with true rates.
     unit: float = 1.0
 
     def preconditioned(self, matrix: Float, unit: float = 1.0) -> Landscape:
@@ -69,63 +67,65 @@ class Landscape:
         return Landscape(matrix @ self.design, matrix @ self.noise @ matrix, curvature, unit)
 
 
-class World(Protocol):
+class World(ABC):
     """What all stages show about a policy family's parameters and the return around them."""
 
-    offers: ClassVar[tuple[str, ...]]
+    offers: ClassVar[tuple[str, ...]] = ("gradient", "natural", "adam")
     """Names of the rules that can be asked of it, the plainest first."""
-    smooth_steps: ClassVar[bool]
+    smooth_steps: ClassVar[bool] = False
     """Whether a random walk's path is always a good start: steps are small against what is seen."""
-    noise_floor: ClassVar[float]
+    noise_floor: ClassVar[float] = 1e-3
     """Share of a step's noise that every direction has, whatever the sampled shape says."""
 
     @property
+    @abstractmethod
     def n_features(self) -> int:
         """Number q of reward features."""
-        ...
 
     @property
+    @abstractmethod
     def n_stages(self) -> int:
         """Number m + 1 of stages."""
-        ...
 
     @property
+    @abstractmethod
     def n_parameters(self) -> int:
         """Number d of policy parameters."""
-        ...
 
-    def with_features(self, basis: Float) -> World:
+    @abstractmethod
+    def with_features(self, basis: Float) -> Self:
         """The same world with features multiplied by a matrix, shape (q, k)."""
-        ...
 
+    @abstractmethod
     def observe(self, stage: int, parameters: Float) -> Observation:
         """What a stage's actions say about parameters (d,)."""
-        ...
 
+    @abstractmethod
     def log_likelihood(self, parameters: Float) -> float:
         """Of all stages' actions along a path (m + 1, d)."""
-        ...
 
+    @abstractmethod
     def gradient(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
         """The landscape at the parameters (m, d) of the first m stages, for weights (q,).
 
         The curvature is computed only if asked for, and only where it can be.
         """
-        ...
 
+    @abstractmethod
     def natural(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
         """The same in units of how much the policy changes: the inverse information times it."""
-        ...
 
-    def at(self, parameters: Float) -> World:
+    def at(self, parameters: Float) -> Self:
         """The world with what it holds fixed inside a round renewed at parameters (m, d)."""
-        ...
+        return self
 
     def n_groups(self, fewest: int) -> int:
-        """Groups of episodes that can be left out in turn; none if a stage has too few episodes."""
-        ...
+        """Groups of episodes that can be left out in turn, if no stage has fewer episodes."""
+        # Two would say nothing about a spread.
+        return min(N_GROUPS, fewest) if fewest >= 3 else 0
 
-    def leaving_out(self, group: int, pool: Callable[[], Any], policies: Float) -> World:
+    @abstractmethod
+    def leaving_out(self, group: int, pool: Callable[[], Any], policies: Float) -> Self:
         """The world without a group of episodes; the actions to be explained are all there.
 
         Args:
@@ -133,21 +133,16 @@ class World(Protocol):
             pool: Pools the other episodes anew, where that is needed.
             policies: The path (m + 1, d) around which the world is to be known.
         """
-        ...
 
 
 def natural_of(landscape: Landscape, information: Float) -> Landscape:
     """Gradients times the inverse information (m, d, d), a little damped."""
     d = information.shape[1]
     size = np.einsum("mii->m", information) / d
+    # Directions the stages say nothing of must not blow up: a millionth of the mean damps them.
     damped = information + (1e-6 * size + 1e-300)[:, None, None] * np.eye(d)
     # In units of the mean information, so that weights have about the same size under all rules,
     # which the prior of a smoother starts from.
     unit = float(np.median(size))
     inverse = unit * np.linalg.inv(damped)
     return landscape.preconditioned((inverse + np.swapaxes(inverse, 1, 2)) / 2, unit)
-
-
-def groups_of(fewest: int) -> int:
-    """As many as there are episodes, up to `N_GROUPS`; two would say nothing about a spread."""
-    return min(N_GROUPS, fewest) if fewest >= 3 else 0

@@ -9,9 +9,9 @@ from typing import Any
 from logel.data.stage import Stage
 from logel.policies.base import Policy
 from logel.worlds.base import World
+from logel.worlds.counting import pool_world
 from logel.worlds.linear import distinct_observations, linear_world
 from logel.worlds.pooled import sampled_world
-from logel.worlds.table import pool_world
 
 Pooler = Callable[[Iterable[Stage]], World]
 
@@ -19,10 +19,7 @@ Pooler = Callable[[Iterable[Stage]], World]
 def pooler(stages: Iterable[Stage], policy: Policy, *, gamma: float) -> Pooler:
     """How to pool stages of this family: all of them, or some of their episodes, alike.
 
-    Args:
-        stages: All stages, which decide what kind of world it is.
-        policy: The family; `Policy.worlds` says what it offers, best first.
-        gamma: Discount factor.
+    All stages together decide what kind of world it is, among those the family offers.
     """
     family: Any = policy  # `Policy.worlds` promises what the poolers need
     if "table" in policy.worlds:

@@ -31,6 +31,9 @@ _PSEUDO_ROWS = 2.0
 # Rows per number of the critic that another stage may add at most: with many of its own, a stage
 # needs no others, whose policies had other values.
 _BORROWED_ROWS = 10.0
+# Discrete states that each get a value of their own; coordinates up to which all products of two
+# enter a quadratic: beyond, the critic's system would cost more than all else.
+_STATES_AT_MOST, _MOST_CROSSED = 500, 16
 
 
 def critic_rows(
@@ -75,22 +78,11 @@ def critic_rows(
 
 @dataclass(frozen=True, eq=False)
 class CriticSums:
-    """What one stage says about its critic, group by group of episodes.
+    """What one stage says about its critic, group by group of episodes."""
 
-    Attributes:
-        system: Shape (g, b, b).
-        target: Shape (g, b, q).
-        n_rows: Rows of the stage.
-    """
-
-    system: Float
-    target: Float
+    system: Float  # minus states x critic parts of the advantages, shape (g, b, b)
+    target: Float  # states x their own parts, shape (g, b, q)
     n_rows: int
-
-
-def critic_sums(states: Float, own: Float, critic: Float) -> tuple[Float, Float]:
-    """One block's part of `CriticSums`, (b, b) and (b, q)."""
-    return -states.T @ critic, states.T @ own
 
 
 def pooled(stages: list[CriticSums], pool: float) -> list[CriticSums]:
@@ -132,63 +124,54 @@ def _merge(groups: Float, n_groups: int) -> Float:
 
 @dataclass(frozen=True, eq=False)
 class StateScale:
-    """Mean and spread of the observations of all stages, to put coordinates on one scale.
+    """Mean and spread of the observations of all stages, to put coordinates on one scale."""
 
-    Attributes:
-        mean: Of the flattened observations, shape (o,).
-        spread: Standard deviation, 1 where it vanishes.
-        largest: Largest value, to size a table of discrete states.
-        smallest: Smallest value.
-        longest: Rows of the longest episode.
-        discrete: Whether observations are single integers.
-    """
-
-    mean: Float
-    spread: Float
+    mean: Float  # of the flattened observations, shape (o,)
+    spread: Float  # standard deviation, 1 where it vanishes
     largest: float
     smallest: float
-    longest: int
-    discrete: bool
+    longest: int  # rows of the longest episode
+    discrete: bool  # whether observations are single integers
 
     def coordinates(self, observations: npt.NDArray[np.generic]) -> Float:
         """Standardised coordinates, shape (N, o), cut at five deviations."""
         flat = np.asarray(observations, dtype=float).reshape(len(observations), -1)
         return np.clip((flat - self.mean) / self.spread, -5, 5)
 
+    @property
+    def n_states(self) -> int | None:
+        """How many discrete states there are, if so few that each can have its own value."""
+        few = self.discrete and self.smallest >= 0 and self.largest < _STATES_AT_MOST
+        return int(self.largest) + 1 if few else None
 
-def critic_basis(
-    observations: npt.NDArray[np.generic],
-    times: npt.NDArray[np.int64] | None,
-    scale: StateScale,
-    *,
-    n_states: int | None,
-) -> Float:
-    """State features of the critic, shape (N, b).
+    def basis(
+        self, observations: npt.NDArray[np.generic], times: npt.NDArray[np.int64] | None
+    ) -> Float:
+        """State features of the critic, shape (N, b).
 
-    Always one first; then an indicator per state where states are few and discrete; otherwise a
-    quadratic in the standardised coordinates (without cross terms beyond 16 of them). With times,
-    for episodes that end where they are cut off, also powers of the time (in tables: an
-    indicator's slope in time).
-    """
-    n = len(observations)
-    if n_states is not None:
-        base = np.zeros((n, 1 + n_states))
-        base[:, 0] = 1.0
-        base[np.arange(n), 1 + np.asarray(observations).reshape(n).astype(int)] = 1.0
-        if times is None:
-            return base
-        return np.concatenate([base, (times / scale.longest)[:, None] * base], axis=1)
-    z = scale.coordinates(observations)
-    if z.shape[1] <= 16:
-        rows, columns = np.triu_indices(z.shape[1])
-        products = z[:, rows] * z[:, columns]
-    else:
-        products = z**2
-    parts = [np.ones((n, 1)), z, products]
-    if times is not None:
-        time = (times / scale.longest)[:, None]
-        parts += [time, time**2, time**3, time * z]
-    return np.concatenate(parts, axis=1)
+        Always one first; then an indicator per state where states are few and discrete; otherwise
+        a quadratic in the standardised coordinates. With times, for episodes that end where they
+        are cut off, also powers of the time (in tables: an indicator's slope in time).
+        """
+        n = len(observations)
+        time = None if times is None else (times / self.longest)[:, None]
+        if self.n_states is not None:
+            base = np.zeros((n, 1 + self.n_states))
+            base[:, 0] = 1.0
+            base[np.arange(n), 1 + np.asarray(observations).reshape(n).astype(int)] = 1.0
+            return base if time is None else np.concatenate([base, time * base], axis=1)
+        z = self.coordinates(observations)
+        parts = [np.ones((n, 1)), z, products(z, most=_MOST_CROSSED)]
+        if time is not None:
+            parts += [time, time**2, time**3, time * z]
+        return np.concatenate(parts, axis=1)
+
+
+def products(z: Float, *, most: int) -> Float:
+    """Products of two of the coordinates (N, p); beyond `most` of them, only their squares."""
+    p = z.shape[1]
+    first, second = np.triu_indices(p) if p <= most else (np.arange(p), np.arange(p))
+    return np.asarray(z[:, first] * z[:, second])
 
 
 class ScaleSums:
@@ -196,8 +179,7 @@ class ScaleSums:
 
     def __init__(self) -> None:
         self.count, self.longest = 0, 1
-        self.mean: Float | None = None
-        self.scatter: Float | None = None
+        self.mean = self.scatter = np.zeros(0)
         self.largest, self.smallest = -np.inf, np.inf
         self.discrete = True
 
@@ -206,7 +188,7 @@ class ScaleSums:
         flat = stage.observations.reshape(stage.n_steps, -1).astype(float)
         mean = flat.mean(axis=0)
         scatter = ((flat - mean) ** 2).sum(axis=0)
-        if self.mean is None or self.scatter is None:
+        if self.count == 0:
             self.mean, self.scatter = mean, scatter
         else:
             shift, share = mean - self.mean, len(flat) / (self.count + len(flat))
@@ -223,7 +205,6 @@ class ScaleSums:
 
     def scale(self) -> StateScale:
         """Of all stages added."""
-        assert self.mean is not None and self.scatter is not None
         spread = np.sqrt(self.scatter / self.count)
         safe = np.where(spread > 1e-12 * np.maximum(np.abs(self.mean), 1e-300), spread, 1.0)
         return StateScale(self.mean, safe, self.largest, self.smallest, self.longest, self.discrete)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +17,9 @@ import numpy.typing as npt
 from logel.data.stage import Stage
 from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 from logel.types import Float
-from logel.worlds.base import Landscape, Observation, groups_of, natural_of
-from logel.worlds.table import TabularWorld, pool_world, softmax_information
+from logel.worlds.base import Landscape, Observation, World, natural_of
+from logel.worlds.counting import pool_world
+from logel.worlds.table import TabularWorld, softmax_information
 
 # More different observations than this are not worth a table.
 MOST_OBSERVATIONS = 150
@@ -65,20 +65,11 @@ def indexed(stages: Iterable[Stage], table: npt.NDArray[np.generic]) -> Iterator
 
 
 @dataclass(frozen=True, eq=False)
-class LinearWorld:
-    """A pooled tabular world, seen through a linear softmax policy.
+class LinearWorld(World):
+    """A pooled tabular world, seen through a linear softmax policy."""
 
-    Attributes:
-        table: The tabular world; its states are the different observations.
-        coordinates: Logits relative to the last action per parameter, shape (S (A - 1), d).
-    """
-
-    table: TabularWorld
-    coordinates: Float
-
-    offers: ClassVar[tuple[str, ...]] = ("gradient", "natural", "adam")
-    smooth_steps: ClassVar[bool] = False
-    noise_floor: ClassVar[float] = 1e-3
+    table: TabularWorld  # its states are the different observations
+    coordinates: Float  # logits relative to the last action per parameter, shape (S (A - 1), d)
 
     @property
     def n_features(self) -> int:
@@ -99,10 +90,6 @@ class LinearWorld:
         """The same world with features multiplied by a matrix, shape (q, k)."""
         return replace(self, table=self.table.with_features(basis))
 
-    def n_groups(self, fewest: int) -> int:
-        """Groups of episodes that can be left out in turn."""
-        return groups_of(fewest)
-
     def leaving_out(
         self, group: int, pool: Callable[[], LinearWorld], policies: Float
     ) -> LinearWorld:
@@ -117,9 +104,7 @@ class LinearWorld:
         blocks = self.coordinates.reshape(n, height, -1)
         spread = np.matmul(np.swapaxes(blocks, 1, 2), seen.factor)
         information = np.tensordot(spread, spread, axes=([0, 2], [0, 2]))
-        values, vectors = np.linalg.eigh(information)
-        factor = vectors * np.sqrt(np.clip(values, 0, None))
-        return Observation(self.coordinates.T @ seen.score, factor[None])
+        return Observation.of(self.coordinates.T @ seen.score, information)
 
     def log_likelihood(self, parameters: Float) -> float:
         """Of all stages' actions along a path (m + 1, d)."""
@@ -139,10 +124,6 @@ class LinearWorld:
         rows = self.coordinates.reshape(*blocks.shape[1:3], -1)
         information = np.einsum("sid,msij,sje->mde", rows, blocks, rows, optimize=True)
         return natural_of(self.gradient(parameters, weights, curved=curved), information)
-
-    def at(self, parameters: Float) -> LinearWorld:
-        """The same: nothing is held fixed in an exact world."""
-        return self
 
 
 def linear_world(

@@ -14,7 +14,7 @@ is absorbing (its score stays, its features are zero); a truncated one is just s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -29,7 +29,9 @@ from logel.types import Array, Float
 
 # Blocks of this size stay in cache, and their memory is reused instead of being mapped anew.
 _ROWS_AT_ONCE = 2**14
-_SCORES_MB = 16
+_SCORES_MEMORY = 16 * 2**20
+# Bytes of working memory, beside a stage, an array of the size of its features, and the result.
+_MEMORY = 256 * 2**20
 
 
 class Estimator(Choice):
@@ -73,20 +75,6 @@ class StageJacobian:
     group_weights: Float
     score_sums: Float
 
-    def regrouped(self, n_groups: int) -> StageJacobian:
-        """The same estimate in fewer groups, neighbours merged."""
-        if n_groups == len(self.groups):
-            return self
-        first = np.arange(n_groups) * len(self.groups) // n_groups
-        weights = np.add.reduceat(self.group_weights, first)
-        sums = np.add.reduceat(self.group_weights[:, None, None] * self.groups, first)
-        return StageJacobian(
-            mean=self.mean,
-            groups=sums / weights[:, None, None],
-            group_weights=weights,
-            score_sums=np.add.reduceat(self.score_sums, first),
-        )
-
     def covariance(self) -> Float:
         """Estimated E[(error)^T (error)] of the mean, shape (q, q), summed over parameters."""
         g = len(self.groups)
@@ -106,8 +94,6 @@ def stage_jacobian(
     estimator: Estimator | str = Estimator.GPOMDP,
     baseline: Baseline | str = Baseline.NONE,
     n_groups: int = 10,
-    memory_mb: int = 256,
-    ratios: Float | None = None,
 ) -> StageJacobian:
     """Estimate the Jacobian at `parameters` from a stage's episodes.
 
@@ -119,17 +105,8 @@ def stage_jacobian(
         estimator: REINFORCE or G(PO)MDP.
         baseline: See `Baseline`.
         n_groups: Groups of episodes kept apart for uncertainty (fewer if there are fewer episodes).
-        memory_mb: Bound on the working memory, beside the stage, an array of the size of its
-            features, and the result.
-        ratios: How much likelier each row's episode is, up to and including that row, under
-            `parameters` than under the policy that took it, shape (N,); None if that is the same
-            policy. G(PO)MDP only.
     """
     estimator, baseline = Estimator(estimator), Baseline(baseline)
-    if ratios is not None and (estimator is Estimator.REINFORCE or baseline is Baseline.COMPONENT):
-        raise OptionError(
-            "importance weights need the G(PO)MDP estimator and a baseline other than 'component'"
-        )
     if not 0 <= gamma < 1:
         raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
     if stage.features is None:
@@ -141,10 +118,10 @@ def stage_jacobian(
     theta = policy.tensor(parameters)
     if theta.shape != (policy.n_parameters,):
         raise OptionError(f"the policy has {policy.n_parameters} parameters, not {theta.shape}")
-    cotangents = _cotangents(stage, gamma, estimator, baseline, ratios)
-    sums, scores = _grouped_sums(policy, theta, stage, group, memory_mb, cotangents)
+    cotangents = _cotangents(stage, gamma, estimator, baseline)
+    sums, scores = _grouped_sums(policy, theta, stage, group, cotangents)
     if baseline is Baseline.COMPONENT:
-        sums -= _component_sums(policy, theta, stage, group, gamma, estimator, memory_mb)
+        sums -= _component_sums(policy, theta, stage, group, gamma, estimator)
     counts = np.bincount(group).astype(float)
     mean = sums.sum(axis=0) / stage.n_episodes
     sums /= counts[:, None, None]
@@ -174,6 +151,19 @@ def features_to_go(stage: Stage, gamma: float, *, from_start: bool = True) -> Fl
     return result
 
 
+def following_observations(stage: Stage) -> tuple[Array, Array]:
+    """The state after each row, and whether it is known (termination counts as known)."""
+    following = np.roll(stage.observations, -1, axis=0)
+    ends = stage.starts + stage.lengths - 1
+    known = np.ones(stage.n_steps, dtype=bool)
+    if stage.last_observations is None:
+        known[ends] = stage.terminated
+        following[ends] = stage.observations[ends]
+    else:
+        following[ends] = stage.last_observations
+    return following, known
+
+
 def discounted_to_go(rows: Float, lengths: npt.NDArray[np.int64], discount: float) -> Float:
     """Sum of the discounted rows from each row to the end of its episode, same shape as rows."""
     to_go = rows.astype(float)
@@ -189,31 +179,22 @@ def discounted_to_go(rows: Float, lengths: npt.NDArray[np.int64], discount: floa
     return to_go
 
 
-def _cotangents(
-    stage: Stage, gamma: float, estimator: Estimator, baseline: Baseline, ratios: Float | None
-) -> Float:
+def _cotangents(stage: Stage, gamma: float, estimator: Estimator, baseline: Baseline) -> Float:
     """Features to go minus the baseline, one row per step, shape (N, q).
 
     The component-wise baseline differs between parameters: `_component_sums` sees to it.
-
-    With ratios every feature counts as often as its past is likelier, and so does the baseline of
-    a row: that keeps its expected contribution zero.
     """
-    if ratios is not None:
-        assert stage.features is not None
-        stage = replace(stage, features=ratios[:, None] * stage.features)
-    weight = np.ones(stage.n_steps) if ratios is None else ratios
     to_go = features_to_go(stage, gamma)
     if estimator is Estimator.REINFORCE:
         to_go = np.repeat(to_go[stage.starts], stage.lengths, axis=0)
     if baseline is Baseline.TIME:
-        return _leave_one_out(to_go, stage, estimator, weight)
+        return _leave_one_out(to_go, stage, estimator)
     if baseline is Baseline.CRITIC:
-        return to_go - _critic(stage, to_go, gamma, estimator, weight)
+        return to_go - _critic(stage, to_go, gamma, estimator)
     return to_go
 
 
-def _leave_one_out(to_go: Float, stage: Stage, estimator: Estimator, weight: Float) -> Float:
+def _leave_one_out(to_go: Float, stage: Stage, estimator: Estimator) -> Float:
     """Subtract the mean over the other episodes that are still running at the same time."""
     times, rows = stage.times, np.arange(stage.n_steps)
     if estimator is Estimator.REINFORCE:
@@ -225,17 +206,17 @@ def _leave_one_out(to_go: Float, stage: Stage, estimator: Estimator, weight: Flo
     )
     others = np.maximum(alive - 1, 1)[times][:, None]
     mean = np.where(alive[times][:, None] > 1, (sums[times] - to_go) / others, 0.0)
-    return to_go - weight[:, None] * mean
+    return to_go - mean
 
 
-def _critic(stage: Stage, to_go: Float, gamma: float, estimator: Estimator, weight: Float) -> Float:
+def _critic(stage: Stage, to_go: Float, gamma: float, estimator: Estimator) -> Float:
     """Predict the cotangents from the state by ridge regression, two-fold over episodes.
 
     G(PO)MDP's prediction depends on state and time; REINFORCE's may only use the first state,
     since later ones are consequences of earlier actions of the same row's episode.
     """
-    basis = state_basis(stage)
-    scale = (weight * gamma**stage.times)[:, None]
+    basis = _state_basis(stage)
+    scale = (gamma**stage.times)[:, None]
     if estimator is Estimator.REINFORCE:
         basis = np.repeat(basis[stage.starts], stage.lengths, axis=0)
         scale = np.ones_like(scale)
@@ -247,13 +228,14 @@ def _critic(stage: Stage, to_go: Float, gamma: float, estimator: Estimator, weig
             continue
         # Regress in units of the row's own discount, so that late rows count as much as early ones.
         x = basis[fit]
+        # States seen once or twice are shrunk a little; the others hardly notice.
         gram = x.T @ x + 1e-3 * len(x) / x.shape[1] * np.eye(x.shape[1])
         target = to_go[fit] / np.maximum(scale[fit], 1e-300)
         predicted[use] = scale[use] * (basis[use] @ np.linalg.solve(gram, x.T @ target))
     return predicted
 
 
-def state_basis(stage: Stage) -> Float:
+def _state_basis(stage: Stage) -> Float:
     """State features for a linear critic, shape (N, b), from the observations alone.
 
     One indicator per state for discrete observations; standardised coordinates and their squares
@@ -283,14 +265,14 @@ def _blocks(stage: Stage, group: Array, rows_per_block: int) -> Iterator[tuple[i
 
 
 def _grouped_sums(
-    policy: Policy, theta: Tensor, stage: Stage, group: Array, memory_mb: int, cotangents: Float
+    policy: Policy, theta: Tensor, stage: Stage, group: Array, cotangents: Float
 ) -> tuple[Float, Float]:
     """Per-group sums of score (x) cotangent, (g, d, q), and of the score alone, (g, d)."""
     q = cotangents.shape[1]
     total = torch.zeros(
         int(group[-1]) + 1, policy.n_parameters, q + 1, dtype=theta.dtype, device=policy.device
     )
-    rows = max(256, memory_mb * 2**20 // (8 * (q + 1) * policy.floats_per_step))
+    rows = max(256, _MEMORY // (8 * (q + 1) * policy.floats_per_step))
     for g, block in _blocks(stage, group, rows):
         ones = np.ones((block.stop - block.start, 1))
         total[g] += policy.vjp(
@@ -304,13 +286,7 @@ def _grouped_sums(
 
 
 def _component_sums(
-    policy: Policy,
-    theta: Tensor,
-    stage: Stage,
-    group: Array,
-    gamma: float,
-    estimator: Estimator,
-    memory_mb: int,
+    policy: Policy, theta: Tensor, stage: Stage, group: Array, gamma: float, estimator: Estimator
 ) -> Float:
     """Per-group sums of what the component-wise baseline takes off, (g, d, q).
 
@@ -324,7 +300,7 @@ def _component_sums(
     total = theta.new_zeros(n_groups, q, policy.n_parameters)
     cumulated = theta.new_zeros(stage.n_episodes, policy.n_parameters)
     members = policy.tensor(group == np.arange(n_groups)[:, None])
-    for times, rows, scores in _scores_by_time(policy, theta, stage, memory_mb):
+    for times, rows, scores in _scores_by_time(policy, theta, stage):
         for h in times:
             here = stage.lengths > h
             alive = torch.tensor(np.flatnonzero(here), device=policy.device)
@@ -359,15 +335,14 @@ def _add_component_baseline(
 
 
 def _scores_by_time(
-    policy: Policy, theta: Tensor, stage: Stage, memory_mb: int
+    policy: Policy, theta: Tensor, stage: Stage
 ) -> Iterator[tuple[range, list[slice], Tensor]]:
     """Scores of all episodes for consecutive times, several times at once if memory allows.
 
     Yields the times, for each the rows of `scores` of the episodes still running, and the scores.
     """
     longest = int(stage.lengths.max())
-    block = min(memory_mb, _SCORES_MB) * 2**20
-    at_once = max(1, block // (8 * policy.n_parameters * stage.n_episodes))
+    at_once = max(1, _SCORES_MEMORY // (8 * policy.n_parameters * stage.n_episodes))
     for start in range(0, longest, at_once):
         times = range(start, min(start + at_once, longest))
         picked = [stage.starts[stage.lengths > h] + h for h in times]

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -26,8 +25,9 @@ from logel.data.stage import Stage
 from logel.errors import HistoryError, OptionError
 from logel.policies.base import Policy
 from logel.types import Array, Float
-from logel.worlds.base import N_GROUPS, Landscape, Observation, natural_of
-from logel.worlds.own_episodes import features_to_go
+from logel.worlds.base import N_GROUPS, Landscape, Observation, World, natural_of
+from logel.worlds.critic import products
+from logel.worlds.own_episodes import features_to_go, following_observations
 
 # Observation (and action) coordinates up to which all products of two enter the basis.
 _MOST_CROSSED = 10
@@ -37,35 +37,20 @@ _RIDGE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """One stage, in the forms the critic and the likelihood need.
+    """One stage, N rows in the forms the critic and the likelihood need."""
 
-    Attributes:
-        observations: As the policy takes them.
-        actions: As the policy takes them.
-        raw: Observations as numbers, shape (N, p).
-        following: Next observations, as the policy takes them.
-        raw_following: The same as numbers, shape (N, p).
-        going: Whether the episode goes on from the next observation, shape (N,).
-        known: Whether the next observation (or that there is none) is known, shape (N,).
-        times: Time in the episode, shape (N,).
-        features: Shape (N, q).
-        to_go: Discounted features from each row on, shape (N, q).
-        group: Group of episodes each row belongs to, shape (N,).
-        n_episodes: Episodes in each group, shape (g,).
-    """
-
-    observations: Tensor
+    observations: Tensor  # as the policy takes them
     actions: Tensor
-    following: Tensor
-    raw: Float
+    following: Tensor  # next observations, likewise
+    raw: Float  # observations as numbers, (N, p)
     raw_following: Float
-    going: Array
-    known: Array
+    going: Array  # whether the episode goes on from the next observation
+    known: Array  # whether the next observation (or that there is none) is known
     times: Array
-    features: Float
-    to_go: Float
-    group: Array
-    n_episodes: Float
+    features: Float  # (N, q)
+    to_go: Float  # discounted features from each row on, (N, q)
+    group: Array  # of episodes, to which each row belongs
+    n_episodes: Float  # in each group, (g,)
 
     def take(self, rows: Array) -> _Rows:
         """Some of the rows, given by a mask (N,)."""
@@ -87,32 +72,20 @@ class _Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class SampledWorld:
-    """What all stages of a continuous world show; a `World` once anchored (`at`).
-
-    Attributes:
-        policy: The policy family.
-        gamma: Discount factor.
-        horizon: Times an episode lasts at most.
-        rows: The stages.
-        basis: The critic's basis.
-        anchored: The landscape where the Jacobians were last computed, or None.
-        information: Fisher information of a discounted episode there, shape (m, d, d), or None.
-        correction: Share of the correction by each stage's own returns that was applied there.
-    """
+class SampledWorld(World):
+    """What all stages of a continuous world show; a `World` once anchored (`at`)."""
 
     policy: Policy
     gamma: float
-    horizon: int
+    horizon: int  # times an episode lasts at most
     rows: tuple[_Rows, ...]
     basis: CriticBasis
+    # The landscape where the Jacobians were last computed, or None.
     anchored: Landscape | None = None
+    # Fisher information of a discounted episode there, shape (m, d, d), or None.
     information: Float | None = None
+    # Share of the correction by each stage's own returns that was applied there.
     correction: float = 0.0
-
-    offers: ClassVar[tuple[str, ...]] = ("gradient", "natural", "adam")
-    smooth_steps: ClassVar[bool] = False
-    noise_floor: ClassVar[float] = 1e-3
 
     @property
     def n_features(self) -> int:
@@ -142,9 +115,8 @@ class SampledWorld:
         ones = torch.ones(len(rows.times), 1, dtype=theta.dtype, device=theta.device)
         score = self.policy.vjp(theta, rows.observations, rows.actions, ones)[:, 0]
         information = self.policy.fisher(theta, rows.observations).dense()
-        values, vectors = np.linalg.eigh((information + information.T) / 2)
-        factor = vectors * np.sqrt(np.clip(values, 0, None))
-        return Observation(score.cpu().numpy().astype(float), factor[None])
+        symmetric = (information + information.T) / 2
+        return Observation.of(score.cpu().numpy().astype(float), symmetric)
 
     def log_likelihood(self, states: Float) -> float:
         """Of all stages' actions along a path (m + 1, d)."""
@@ -180,9 +152,7 @@ class SampledWorld:
     def at(self, states: Float, *, without: int | None = None) -> SampledWorld:
         """The world with its landscape computed at the parameters (m, d) of the first m stages.
 
-        Args:
-            states: Shape (m, d) or longer.
-            without: Group of episodes to leave out of everything but the likelihood.
+        A group of episodes can be left out of everything but the likelihood.
         """
         seen = [rows.without(without) for rows in self.rows]
         critic = _Critic(self, seen)
@@ -255,16 +225,11 @@ class CriticBasis:
     """Polynomials of second order in standardised observation and, for real actions, action.
 
     For discrete actions each action has its own polynomial of the observation.
-
-    Attributes:
-        centre: Shape (p,).
-        scale: Shape (p,).
-        discrete: Whether actions are indicators.
     """
 
-    centre: Float
-    scale: Float
-    discrete: bool
+    centre: Float  # shape (p,)
+    scale: Float  # shape (p,)
+    discrete: bool  # whether actions are indicators
 
     def __call__(self, raw: Float, actions: Float) -> Float:
         """Basis functions of observations (N, p) and actions, shape (N, k).
@@ -346,7 +311,7 @@ def _rows(stage: Stage, policy: Policy, t: int, gamma: float) -> _Rows:
     if stage.features is None:
         raise HistoryError("the stage has no features")
     observations, actions = policy.prepare(stage)
-    following, known = _following(stage)
+    following, known = following_observations(stage)
     going = np.ones(stage.n_steps, dtype=bool)
     going[(stage.starts + stage.lengths - 1)[stage.terminated]] = False
     # Which episodes form a group differs from stage to stage.
@@ -367,28 +332,13 @@ def _rows(stage: Stage, policy: Policy, t: int, gamma: float) -> _Rows:
     )
 
 
-def _following(stage: Stage) -> tuple[Array, Array]:
-    """Next observations and whether they are known (termination counts as known)."""
-    following = np.roll(stage.observations, -1, axis=0)
-    ends = stage.starts + stage.lengths - 1
-    known = np.ones(stage.n_steps, dtype=bool)
-    if stage.last_observations is None:
-        known[ends] = stage.terminated
-        following[ends] = stage.observations[ends]
-    else:
-        following[ends] = stage.last_observations
-    return following, known
-
-
 def _flat(observations: Array) -> Float:
     return np.asarray(observations, dtype=float).reshape(len(observations), -1)
 
 
 def _polynomials(z: Float) -> Float:
-    """One, each coordinate, and products of two (of all pairs, or squares if there are many)."""
-    p = z.shape[1]
-    first, second = np.triu_indices(p) if p <= _MOST_CROSSED else (np.arange(p), np.arange(p))
-    return np.concatenate([np.ones((len(z), 1)), z, z[:, first] * z[:, second]], axis=1)
+    """One, each coordinate, and products of two."""
+    return np.concatenate([np.ones((len(z), 1)), z, products(z, most=_MOST_CROSSED)], axis=1)
 
 
 def _square_column(i: int, p: int) -> int:

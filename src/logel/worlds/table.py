@@ -1,57 +1,41 @@
-"""The world as all stages together show it: transitions and features of a tabular world.
+"""A tabular world, of known transitions and features: all that follows from them.
 
-The dynamics do not change while the learner learns, so every stage's episodes tell about them; only
-the policy is a stage's own. Under such a model the Jacobian, the advantages and the soft values of
-any policy follow exactly, with far less noise than a single stage's episodes would leave.
+The Jacobian, the advantages and the soft values of any policy are exact, with far less noise than a
+single stage's episodes would leave. `counting` says where transitions and features come from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
-from scipy.special import gammaln, log_softmax, softmax
+from scipy.special import log_softmax, softmax
 
-from logel.data.stage import Stage
-from logel.errors import HistoryError, PolicyError
-from logel.policies.softmax import TabularSoftmax
 from logel.types import Float
-from logel.worlds.base import Landscape, Observation, groups_of
-from logel.worlds.own_episodes import features_to_go
+from logel.worlds.base import Landscape, Observation, World
 
 # Numbers held at once for the second derivatives of the return: a quarter of a gigabyte.
 _AT_ONCE = 2**24
 # Of the noise of a sampled policy gradient: share of the analytic shape, the empirical one being
 # rank-deficient on its own; and stages on either side whose episodes shape the latter.
 _ANALYTIC, _WINDOW = 0.6, 2
-_CONCENTRATIONS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 @dataclass(frozen=True, eq=False)
-class TabularWorld:
-    """Pooled model of a tabular world, and each stage's action counts.
+class TabularWorld(World):
+    """Pooled model of a tabular world, and each stage's action counts."""
 
-    Attributes:
-        transitions: P(s' | s, a), shape (S, A, S); what is missing to one is termination.
-        features: Mean reward features of a state and action, shape (S, A, q).
-        initial: Distribution of the first state, shape (S,).
-        gamma: Discount factor.
-        horizon: Times an episode lasts at most.
-        counts: How often each action was taken, shape (m + 1, S, A).
-        episode_sums: For every stage, each episode's features to go (centred by time) summed by
-            state and action, shape (n, S, A, q): the raw material of per-episode gradients.
-    """
-
-    transitions: Float
-    features: Float
-    initial: Float
+    transitions: Float  # P(s' | s, a), shape (S, A, S); what is missing to one is termination
+    features: Float  # mean reward features of a state and action, shape (S, A, q)
+    initial: Float  # distribution of the first state, shape (S,)
     gamma: float
-    horizon: int
-    counts: Float
+    horizon: int  # times an episode lasts at most
+    counts: Float  # how often each action was taken, shape (m + 1, S, A)
+    # For every stage, each episode's features to go (centred by time) summed by state and action,
+    # shape (n, S, A, q): the raw material of per-episode gradients.
     episode_sums: tuple[Float, ...]
 
     offers: ClassVar[tuple[str, ...]] = (
@@ -103,10 +87,6 @@ class TabularWorld:
             self, counts=other.counts, episode_sums=other.episode_sums, horizon=other.horizon
         )
 
-    def n_groups(self, fewest: int) -> int:
-        """Groups of episodes that can be left out in turn."""
-        return groups_of(fewest)
-
     def leaving_out(
         self, group: int, pool: Callable[[], TabularWorld], policies: Float
     ) -> TabularWorld:
@@ -133,10 +113,6 @@ class TabularWorld:
     def log_likelihood_of(self, logits: Float) -> float:
         """The same for logits (m + 1, S, A)."""
         return float((self.counts * log_softmax(logits, axis=-1)).sum())
-
-    def at(self, parameters: Float) -> TabularWorld:
-        """The same: nothing is held fixed in an exact world."""
-        return self
 
     @cached_property
     def flat_transitions(self) -> Float:
@@ -282,6 +258,7 @@ class TabularWorld:
     def noise_shape(self, flow: Flow, weights: Float) -> Float:
         """Covariance, up to scale, of a sampled policy gradient at every stage."""
         m, s, a = flow.policy.shape
+        # A trace of noise where a policy never goes, or never tries, keeps the shape invertible.
         visits = flow.weighed + 1e-3
         blocks = softmax_information(flow.policy)
         blocks = visits[:, :, None, None] * (blocks + 1e-3 * np.eye(a - 1))
@@ -310,21 +287,14 @@ class TabularWorld:
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """Where policies go and what their gradients are.
+    """Where policies go and what their gradients are."""
 
-    Attributes:
-        policy: Action probabilities, shape (m, S, A).
-        discounted: Discounted visits of the states in an episode, shape (m, S).
-        weighed: Visits weighed by the squared share of the return that is still to come, (m, S).
-        jacobian: Shape (m, d, q).
-        parameters: Shape (m, d).
-    """
-
-    policy: Float
-    discounted: Float
+    policy: Float  # action probabilities, shape (m, S, A)
+    discounted: Float  # discounted visits of the states in an episode, shape (m, S)
+    # Visits weighed by the squared share of the return that is still to come, (m, S).
     weighed: Float
-    jacobian: Float
-    parameters: Float
+    jacobian: Float  # shape (m, d, q)
+    parameters: Float  # shape (m, d)
 
     @classmethod
     def joined(cls, parts: Sequence[Flow]) -> Flow:
@@ -337,26 +307,17 @@ class Flow:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Values of a policy relative to the last action, with derivatives.
+    """Values of a policy relative to the last action, with derivatives."""
 
-    Attributes:
-        values: Shape (m, d).
-        slope: Derivative w.r.t. the policy's logits, shape (m, d, d).
-        design: Derivative w.r.t. the weights, shape (m, d, q).
-    """
-
-    values: Float
-    slope: Float
-    design: Float
+    values: Float  # shape (m, d)
+    slope: Float  # derivative w.r.t. the policy's logits, shape (m, d, d)
+    design: Float  # derivative w.r.t. the weights, shape (m, d, q)
 
 
 def observe_counts(counts: Float, logits: Float, *, whole: bool) -> Observation:
     """Score and information of action counts (S, A) about logits (S, A).
 
-    Args:
-        counts: How often each action was taken.
-        logits: Whose softmax acts.
-        whole: About all logits, not only those relative to the last action.
+    About all of them if `whole`, else about those relative to the last action.
     """
     policy = softmax(logits, axis=-1)
     visits = counts.sum(axis=-1)
@@ -384,128 +345,3 @@ def _blocks(m: int, per_stage: int) -> list[slice]:
     """Ranges of stages whose numbers fit into memory together."""
     at_once = max(1, _AT_ONCE // max(per_stage, 1))
     return [slice(t, t + at_once) for t in range(0, m, at_once)]
-
-
-def pool_world(stages: Iterable[Stage], policy: TabularSoftmax, *, gamma: float) -> TabularWorld:
-    """Estimate the world from the episodes (with features) of all stages.
-
-    A pair seen n times gets its own frequencies with weight n / (n + c) and, for the rest, where
-    its state leads under any action; c maximises the evidence. Features of a pair are shrunk in
-    the same way to the mean feature of the states it leads to.
-    """
-    s, a = policy.n_states, policy.n_actions
-    counts: list[Float] = []
-    sums: list[Float] = []
-    # Column S of the outcomes stands for termination.
-    outcomes = np.zeros((s, a, s + 1))
-    paid: Float | None = None
-    arrived: Float | None = None
-    initial = np.zeros(s)
-    longest = 1
-    for stage in stages:
-        policy.check(stage)
-        if stage.features is None:
-            raise HistoryError("the stage has no features")
-        q = stage.features.shape[1]
-        paid = np.zeros((s, a, q)) if paid is None else paid
-        arrived = np.zeros((s + 1, q)) if arrived is None else arrived
-        pair = stage.observations * a + stage.actions
-        counts.append(np.bincount(pair, minlength=s * a).reshape(s, a).astype(float))
-        _scatter(paid.reshape(s * a, q), pair, stage.features)
-        rows, following = successors(stage, n_states=s)
-        flat = pair[rows] * (s + 1) + following
-        outcomes += np.bincount(flat, minlength=outcomes.size).reshape(outcomes.shape)
-        _scatter(arrived, following, stage.features[rows])
-        initial += np.bincount(stage.observations[stage.starts], minlength=s)
-        sums.append(_episode_sums(stage, pair, gamma, s, a))
-        longest = max(longest, int(stage.lengths.max()))
-    if paid is None or arrived is None:
-        raise HistoryError("a world cannot be pooled from no stage at all")
-    transitions, features = _smoothed(outcomes, np.stack(counts).sum(axis=0), paid, arrived)
-    return TabularWorld(
-        transitions=transitions,
-        features=features,
-        initial=initial / initial.sum(),
-        gamma=gamma,
-        horizon=min(longest, _effective_horizon(gamma)),
-        counts=np.stack(counts),
-        episode_sums=tuple(sums),
-    )
-
-
-def _effective_horizon(gamma: float) -> int:
-    """Times after which a millionth of the discounted sum is left."""
-    return 1 if gamma == 0 else max(1, int(np.ceil(np.log(1e-6) / np.log(gamma))))
-
-
-def _scatter(target: Float, index: npt.NDArray[np.int64], rows: Float) -> None:
-    for column, values in enumerate(rows.T):
-        target[:, column] += np.bincount(index, weights=values, minlength=len(target))
-
-
-def successors(
-    stage: Stage, *, n_states: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Rows whose outcome is known, and the outcome: a state, or S for termination."""
-    following = np.roll(stage.observations, -1)
-    ends = stage.starts + stage.lengths - 1
-    known = np.ones(stage.n_steps, dtype=bool)
-    if stage.last_observations is None:
-        known[ends] = False
-    else:
-        following[ends] = stage.last_observations
-    following[ends[stage.terminated]] = n_states
-    known[ends[stage.terminated]] = True
-    bad = known[ends] & ~stage.terminated & ((following[ends] < 0) | (following[ends] >= n_states))
-    if bad.any():
-        # Policies only check the states they act in.
-        episode = int(np.argmax(bad))
-        raise PolicyError(
-            f"episode {episode} ends in state {following[ends[episode]]}, outside "
-            f"0..{n_states - 1}: give the policy more states, or mark the episode as terminated"
-        )
-    rows = np.flatnonzero(known)
-    return rows, following[rows]
-
-
-def _episode_sums(
-    stage: Stage, pair: npt.NDArray[np.int64], gamma: float, n_states: int, n_actions: int
-) -> Float:
-    to_go = features_to_go(stage, gamma)
-    alive = np.bincount(stage.times)[stage.times][:, None]
-    mean = np.stack([np.bincount(stage.times, weights=c)[stage.times] for c in to_go.T], axis=1)
-    centred = to_go - mean / alive
-    episode = np.repeat(np.arange(stage.n_episodes), stage.lengths)
-    size = n_states * n_actions
-    result = np.zeros((stage.n_episodes * size, to_go.shape[1]))
-    _scatter(result, episode * size + pair, centred)
-    return result.reshape(stage.n_episodes, n_states, n_actions, -1)
-
-
-def _smoothed(outcomes: Float, visits: Float, paid: Float, arrived: Float) -> tuple[Float, Float]:
-    """Transitions (S, A, S) and features (S, A, q), shrunk where little was seen."""
-    s = outcomes.shape[0]
-    seen = outcomes.sum(axis=2)
-    fallback = outcomes.sum(axis=1)
-    # A state never left is taken to keep the agent; a trace of all else keeps the evidence finite.
-    fallback[:, :s] += 1e-3 * np.eye(s)
-    fallback /= fallback.sum(axis=1, keepdims=True)
-    fallback = 0.999 * fallback + 0.001 / (s + 1)
-
-    def evidence(c: float) -> float:
-        prior = c * fallback[:, None, :]
-        gain = (gammaln(prior + outcomes) - gammaln(prior)).sum()
-        return float(gain + (gammaln(c) - gammaln(c + seen)).sum())
-
-    c = max(_CONCENTRATIONS, key=evidence)
-    if outcomes[:, :, s].sum() == 0:
-        # No episode ever terminated: leave no probability to it.
-        fallback[:, s] = 0.0
-        fallback /= fallback.sum(axis=1, keepdims=True)
-    shares = (outcomes + c * fallback[:, None, :]) / (seen + c)[:, :, None]
-    arrivals = outcomes.sum(axis=(0, 1))
-    overall = arrived.sum(axis=0) / max(arrivals.sum(), 1.0)
-    on_arrival = (arrived + 1e-3 * overall) / (arrivals + 1e-3)[:, None]
-    transitions = shares[:, :, :s]
-    features = (paid + c * (shares @ on_arrival)) / (visits + c)[:, :, None]
-    return transitions, features
