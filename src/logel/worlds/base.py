@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -49,16 +50,21 @@ class Landscape:
     Attributes:
         design: How parameters move per unit of every weight, shape (m, d, q): the Jacobian Psi of
             the feature expectations, or what a preconditioner makes of it.
-        noise: Covariance, up to scale, of a sampled step, shape (m, d, d).
+        noise_of: Computes `noise`; it costs as much as the design, and most rounds do not ask.
         curvature: Derivative of design @ weights, shape (m, d, d), or None when it is not known:
             then designs are held fixed inside a round and refreshed between rounds.
         unit: What weights that go with this design are to be multiplied by to go with true rates.
     """
 
     design: Float
-    noise: Float
+    noise_of: Callable[[], Float]
     curvature: Float | None = None
     unit: float = 1.0
+
+    @cached_property
+    def noise(self) -> Float:
+        """Covariance, up to scale, of a sampled step, shape (m, d, d)."""
+        return self.noise_of()
 
     def preconditioned(self, matrix: Float, unit: float = 1.0) -> Landscape:
         """The same with every gradient multiplied by a symmetric matrix, (m, d, d).
@@ -66,7 +72,9 @@ class Landscape:
         The matrix counts as fixed: its own derivative is left out.
         """
         curvature = None if self.curvature is None else matrix @ self.curvature
-        return Landscape(matrix @ self.design, matrix @ self.noise @ matrix, curvature, unit)
+        return Landscape(
+            matrix @ self.design, lambda: matrix @ self.noise @ matrix, curvature, unit
+        )
 
 
 class World(Protocol):
