@@ -49,7 +49,7 @@ def test_every_metric_compresses_to_its_gram_matrix(seed: int, d: int, q: int) -
         scale = np.abs(expected).max()
         np.testing.assert_allclose(metric.grams(both), expected, atol=1e-8 * scale)
         np.testing.assert_allclose(
-            grams_of(metric.compress(delta, design)), expected, atol=1e-8 * scale
+            grams_of(metric.compress(delta[None], design[None])), expected, atol=1e-8 * scale
         )
         stacked = np.stack([both, 2 * both])
         np.testing.assert_allclose(metric.grams(stacked)[1], 4 * expected, atol=1e-8 * scale)
@@ -65,7 +65,7 @@ def test_a_full_sketch_of_products_gives_the_dense_metric(seed: int, d: int) -> 
     both = rng.normal(size=(d, 3))
     expected = both.T @ matrix @ both
     np.testing.assert_allclose(metric.grams(both), expected, rtol=1e-6, atol=1e-6)
-    step = metric.compress(both[:, 2], both[:, :2])
+    step = metric.compress(both[None, :, 2], both[None, :, :2])
     np.testing.assert_allclose(grams_of(step), expected, rtol=1e-6, atol=1e-6)
 
 

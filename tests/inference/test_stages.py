@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from logel.inference.noise import DenseMetric, IdentityMetric
 from logel.inference.spread import bootstrap_weights, jackknife_weights
-from logel.inference.stages import NoiseParts, StageSample, step_between
-from logel.inference.steps import Steps, joined
+from logel.inference.stages import NoiseParts, StageSample, replicated_steps, step_between
+from logel.inference.steps import Steps, compress, joined
 from logel.worlds.own_episodes import StageJacobian
 
 seeds = st.integers(0, 2**32 - 1)
@@ -47,17 +47,16 @@ def test_the_noise_is_what_the_jackknife_corrects(seed: int, cloned: bool, g: in
     root = rng.normal(size=(4, 6))
     metric = DenseMetric(root @ root.T + np.eye(4))
     parts = NoiseParts.of(before, after, metric)
-    whole = step_between(before, after, metric, basis=np.eye(2), parts=parts)
+    whole = step_between(before, after, metric, parts=parts)
     # Leaving a group out moves the parameters by its influence over (G - 1) / G.
     kept = (g - 1) / g
     moved = [
         replace(s, influence=None if s.influence is None else s.influence / kept)
         for s in (before, after)
     ]
-    without = [
-        step_between(moved[0], moved[1], metric, basis=np.eye(2), weights=(w, w)).grams()[0]
-        for w in jackknife_weights(g)
-    ]
+    weights = [(w, w) for w in jackknife_weights(g)]
+    (kept_steps,) = replicated_steps(*moved, [metric], weights=weights, parts=[None])
+    without = kept_steps.grams()
     corrected = g * whole.grams()[0] - (g - 1) * np.mean(without, axis=0)
     assert whole.noise is not None
     expected = whole.grams()[0] - whole.noise[0]
@@ -81,8 +80,8 @@ def test_replicates_expect_the_noise_they_have() -> None:
         before, after = (sample(rng, g=g, cloned=False) for _ in range(2))
         parts = NoiseParts.of(before, after, metric)
         weights = bootstrap_weights(g, 1, rng)[0]
-        step = step_between(
-            before, after, metric, basis=np.eye(2), weights=(weights, weights), parts=parts
+        (step,) = replicated_steps(
+            before, after, [metric], weights=[(weights, weights)], parts=[parts]
         )
         assert step.noise is not None
         excess.append((step.grams() - step.noise)[0, :2, :2])
@@ -96,9 +95,42 @@ def test_reweighting_by_ones_changes_nothing() -> None:
     parameters, design = one.reweighted(np.ones(5))
     np.testing.assert_array_equal(parameters, one.parameters)
     np.testing.assert_allclose(design, one.design.mean)
-    steps = [
-        step_between(sample(rng), sample(rng), IdentityMetric(), basis=np.eye(2)) for _ in range(3)
-    ]
+    steps = [step_between(sample(rng), sample(rng), IdentityMetric()) for _ in range(3)]
     together = joined(steps)
     assert isinstance(together, Steps) and together.n_steps == 3
     assert together.noise is None and together.n_parameters == 4
+
+
+def test_many_replicates_of_a_step_are_those_of_one_after_the_other() -> None:
+    rng = np.random.default_rng(7)
+    before, after = sample(rng, g=6, cloned=True), sample(rng, g=6, cloned=True)
+    metrics = [IdentityMetric(), DenseMetric(np.diag([1.0, 2.0, 3.0, 4.0]))]
+    parts = [NoiseParts.of(before, after, metric) for metric in metrics]
+    # More than are held at once.
+    drawn = [bootstrap_weights(6, 40, rng) for _ in range(2)]
+    weights = list(zip(*drawn, strict=True))
+    together = replicated_steps(before, after, metrics, weights=weights, parts=parts)
+    for r in (0, 15, 16, 39):
+        alone = replicated_steps(before, after, metrics, weights=[weights[r]], parts=parts)
+        for all_of_them, one in zip(together, alone, strict=True):
+            np.testing.assert_allclose(all_of_them.part(r).grams(), one.grams(), atol=1e-12)
+            assert all_of_them.noise is not None and one.noise is not None
+            np.testing.assert_allclose(all_of_them.noise[r], one.noise[0], atol=1e-12)
+
+
+def test_folding_replicates_is_merging_the_steps_of_each() -> None:
+    rng = np.random.default_rng(8)
+    first, second = (
+        replace(
+            compress(rng.normal(size=(3, 2)), rng.normal(size=(3, 2, 4))),
+            noise=rng.normal(size=(3, 5, 5)),
+        )
+        for _ in range(2)
+    )
+    folded = first.at_rate(0.5).beside(second.at_rate(2.0))
+    for r in range(3):
+        merged = joined([first.part(r), second.part(r)]).merged(np.array([0.5, 2.0]))
+        np.testing.assert_allclose(folded.part(r).grams(), merged.grams(), atol=1e-12)
+        assert folded.noise is not None and merged.noise is not None
+        np.testing.assert_allclose(folded.noise[r], merged.noise[0], atol=1e-12)
+    assert folded.n_parameters == 4

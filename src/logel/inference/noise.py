@@ -37,7 +37,7 @@ class Metric(ABC):
 
     @abstractmethod
     def compress(self, delta: Float, design: Float) -> Steps:
-        """One step, from delta (d,) and design (d, q)."""
+        """Steps of one metric, from delta (n, d) and design (n, d, q)."""
 
     @abstractmethod
     def grams(self, columns: Float) -> Float:
@@ -51,8 +51,8 @@ class IdentityMetric(Metric):
     log_determinant: float = 0.0
 
     def compress(self, delta: Float, design: Float) -> Steps:
-        """One step, from delta (d,) and design (d, q)."""
-        return compress(delta[None], design[None], may_rest=True)
+        """Steps of one metric, from delta (n, d) and design (n, d, q)."""
+        return compress(delta, design, may_rest=True)
 
     def grams(self, columns: Float) -> Float:
         """Products columns' M columns, shape (..., k, k) for columns (..., d, k)."""
@@ -81,9 +81,9 @@ class DenseMetric(Metric):
         return np.moveaxis(white.reshape(moved), 0, -2)
 
     def compress(self, delta: Float, design: Float) -> Steps:
-        """One step, from delta (d,) and design (d, q)."""
-        white = self._whiten(np.column_stack([design, delta]))
-        return compress(white[None, :, -1], white[None, :, :-1], may_rest=True)
+        """Steps of one metric, from delta (n, d) and design (n, d, q)."""
+        white = self._whiten(np.concatenate([design, delta[:, :, None]], axis=2))
+        return compress(white[:, :, -1], white[:, :, :-1], may_rest=True)
 
     def grams(self, columns: Float) -> Float:
         """Products columns' M columns, shape (..., k, k) for columns (..., d, k)."""
@@ -160,9 +160,9 @@ class LowRankMetric(Metric):
         return self.before.matvec(both.solve(self.after.matvec(columns)))
 
     def compress(self, delta: Float, design: Float) -> Steps:
-        """One step, from delta (d,) and design (d, q)."""
-        grams = self.grams(np.column_stack([design, delta])[None])
-        return compress_grams(grams, n_parameters=len(delta))
+        """Steps of one metric, from delta (n, d) and design (n, d, q)."""
+        grams = self.grams(np.concatenate([design, delta[:, :, None]], axis=2))
+        return compress_grams(grams, n_parameters=delta.shape[1])
 
     def grams(self, columns: Float) -> Float:
         """Products columns' M columns, shape (..., k, k) for columns (..., d, k)."""

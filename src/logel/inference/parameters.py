@@ -12,7 +12,6 @@ intervals. So the same object serves a whole history and a learner that is watch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,7 +21,7 @@ from logel.errors import HistoryError
 from logel.inference.answer import Found, path_words
 from logel.inference.gauge import Gauge, JacobianMoments, explain_grams
 from logel.inference.method import Method
-from logel.inference.noise import IdentityMetric, Metric
+from logel.inference.noise import IdentityMetric
 from logel.inference.null import shortness, turned_gain
 from logel.inference.regression import (
     Regression,
@@ -35,8 +34,8 @@ from logel.inference.spread import Spread, bootstrap_weights, jackknife_weights
 from logel.inference.stages import (
     NoiseParts,
     StageRecord,
-    StageSample,
     record_stage,
+    replicated_steps,
     step_between,
     step_metrics,
 )
@@ -56,7 +55,16 @@ class _Level:
 
     steps: list[Steps] = field(default_factory=list)
     log_determinants: list[float] = field(default_factory=list)
-    replicates: list[list[Steps]] = field(default_factory=list)
+    # Of every step, or of all steps as one: a `Steps` with as many entries as replicates.
+    replicates: list[Steps] = field(default_factory=list)
+
+    def add_replicates(self, new: Steps, *, fold: bool, rate: float | None) -> None:
+        """Put a step's replicates beside those of the steps before, or into one with them."""
+        if not fold:
+            self.replicates.append(new)
+            return
+        new = new.at_rate(1.0 if rate is None else rate)
+        self.replicates = [before.beside(new) for before in self.replicates] or [new]
 
 
 class ParameterSteps:
@@ -132,10 +140,9 @@ class ParameterSteps:
         first, second = before.sample, after.sample
         if rate is not None:
             self.rates = [*(self.rates or []), float(rate)]
-        q = first.design.mean.shape[1]
         delta = second.parameters - first.parameters
         self.moved |= bool((np.abs(delta) > _STILL).any())
-        self.weak = self.weak or JacobianMoments.empty(q)
+        self.weak = self.weak or JacobianMoments.empty(first.design.mean.shape[1])
         self.weak.add(first.design, 1.0 if rate is None else rate)
         both = np.column_stack([first.design.mean, delta])
         self._grams.append(IdentityMetric().grams(both))
@@ -145,31 +152,18 @@ class ParameterSteps:
         self._seen.append(int((moves | predicted).sum()))
         metrics = step_metrics(before, after, self.method)
         self._levels = self._levels or [_Level() for _ in metrics]
-        pairs = self._replicate_weights(first.n_groups, len(self._grams) - 1)
-        for level, metric in zip(self._levels, metrics, strict=True):
-            self._compress(level, metric, (first, second), pairs, rate)
-
-    def _compress(
-        self,
-        level: _Level,
-        metric: Metric,
-        stages: tuple[StageSample, StageSample],
-        pairs: list[tuple[Float, Float]],
-        rate: float | None,
-    ) -> None:
-        """Add the step between two stages, and every replicate of it, to a noise level."""
-        basis = np.eye(stages[0].design.mean.shape[1])
-        parts = None
+        parts: list[NoiseParts | None] = [None for _ in metrics]
         if self.method.needs_groups and self.n_groups > 2:
-            parts = NoiseParts.of(*stages, metric)
-        level.steps.append(step_between(*stages, metric, basis=basis, parts=parts))
-        level.log_determinants.append(metric.log_determinant)
-        level.replicates = level.replicates or [[] for _ in pairs]
-        kept = parts if self.method.debias else None
-        for mine, pair in zip(level.replicates, pairs, strict=True):
-            mine.append(step_between(*stages, metric, basis=basis, weights=pair, parts=kept))
-            if self._folds(rate is not None):
-                mine[:] = [_folded(mine, 1.0 if rate is None else rate)]
+            parts = [NoiseParts.of(first, second, metric) for metric in metrics]
+        for level, metric, part in zip(self._levels, metrics, parts, strict=True):
+            level.steps.append(step_between(first, second, metric, parts=part))
+            level.log_determinants.append(metric.log_determinant)
+        if self._replicated:
+            weights = self._replicate_weights(first.n_groups, len(self._grams) - 1)
+            kept = parts if self.method.debias else [None for _ in metrics]
+            steps = replicated_steps(first, second, metrics, weights=weights, parts=kept)
+            for level, mine in zip(self._levels, steps, strict=True):
+                level.add_replicates(mine, fold=self._folds(rate is not None), rate=rate)
 
     def _folds(self, rated: bool) -> bool:
         """Whether all steps can stand as one, the rates being equal or known."""
@@ -177,8 +171,6 @@ class ParameterSteps:
 
     def _replicate_weights(self, n_groups: int, t: int) -> list[tuple[Float, Float]]:
         """Weights of the groups of stages t and t + 1 in every replicate."""
-        if not self._replicated:
-            return []
         if self.method.uncertainty == "jackknife":
             weights = jackknife_weights(n_groups)
             return list(zip(weights, weights, strict=True))
@@ -254,18 +246,19 @@ class ParameterSteps:
     ) -> tuple[Regression, Spread | None]:
         """Solve every replicate's steps as the estimate was, noise subtracted or not."""
         level = self._levels[found.level].replicates
-        projected = [[step.projected(found.basis) for step in steps] for steps in level]
+        projected = [step.projected(found.basis) for step in level]
         folded = np.ones(1) if self._folds(rates is not None) else None
         known, method = rates is not None, self.method
 
         def solved(fit: Regression, *, plain: bool) -> Float:
             weights = []
-            for mine in projected:
-                steps = replace(joined(mine), noise=None) if plain else joined(mine)
+            for r in range(projected[0].n_steps):
+                mine = joined([step.part(r) for step in projected])
+                steps = replace(mine, noise=None) if plain else mine
                 again = solve_steps(steps, folded, method, ridge=fit.ridge, tolerance=1e-8)[0]
                 weights.append(normalised(fit.basis @ again.weights, known=known)[0])
                 if report is not None:
-                    report("intervals", len(weights), len(projected))
+                    report("intervals", len(weights), projected[0].n_steps)
             return np.stack(weights)
 
         replicates, bias = solved(found, plain=False), np.zeros(len(found.basis))
@@ -292,19 +285,3 @@ class ParameterSteps:
         if isinstance(method.ridge, str):
             parts.append(f"ridge {found.ridge:.2g} by evidence")
         return ", ".join(parts)
-
-
-def _folded(steps: Sequence[Steps], rate: float) -> Steps:
-    """What was folded so far (if anything) and a new step, at its rate, as one."""
-    new = steps[-1].merged(np.array([rate]))
-    # With fewer parameters than features a single step has fewer rows than several.
-    missing = new.n_features + 1 - new.design.shape[1]
-    new = replace(
-        new,
-        design=np.pad(new.design, ((0, 0), (0, missing), (0, 0))),
-        delta=np.pad(new.delta, ((0, 0), (0, missing))),
-    )
-    if len(steps) == 1:
-        return new
-    total = steps[0].n_parameters + new.n_parameters
-    return replace(joined([steps[0], new]).merged(np.ones(2)), n_parameters=total)

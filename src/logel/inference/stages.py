@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,7 +21,7 @@ from logel.inference.noise import (
     dense_metric,
     sketch,
 )
-from logel.inference.steps import Steps, beside_one
+from logel.inference.steps import Steps, joined
 from logel.policies.base import Policy
 from logel.policies.cloning import Clone
 from logel.policies.fisher import Fisher
@@ -50,19 +51,20 @@ class StageSample:
 
     def reweighted(self, weights: Float) -> tuple[Float, Float]:
         """Parameters (d,) and design (d, q) if the groups had other weights, shape (g,)."""
-        change, design = weights - 1, self.design
-        parameters = self.parameters
-        if self.influence is not None:
-            parameters = parameters + change @ self.influence
-        parts = design.group_weights[:, None, None] * design.groups
-        total = 1 + change @ design.group_weights
-        return parameters, (design.mean + np.tensordot(change, parts, 1)) / total
+        design = self.design
+        change = (weights - 1) * design.group_weights
+        mean = (design.mean + np.tensordot(change, design.groups, 1)) / (1 + change.sum())
+        return self.moved(weights), mean
 
-    def shares(self, weights: Float | None) -> Float:
+    def moved(self, weights: Float) -> Float:
+        """The parameters alone, shape (d,)."""
+        if self.influence is None:
+            return self.parameters
+        return self.parameters + (weights - 1) @ self.influence
+
+    def shares(self, weights: Float) -> Float:
         """Share of each group in a reweighted sample, shape (g,)."""
         shares = self.design.group_weights
-        if weights is None:
-            return shares
         return np.asarray(weights * shares / (weights @ shares))
 
     def errors(self) -> Float:
@@ -218,34 +220,40 @@ class NoiseParts:
         return np.asarray(result)
 
 
-def step_between(
-    before: StageSample,
-    after: StageSample,
-    metric: Metric,
-    *,
-    basis: Float,
-    weights: tuple[Float, Float] | None = None,
-    parts: NoiseParts | None = None,
-) -> Steps:
-    """The compressed step between two stages, seen through other weights of their episodes.
+Weights = tuple[Float, Float]
+"""Of the groups of the two stages that a step joins, in one replicate of their episodes."""
+# Replicates whose designs are held at once: all ten of a jackknife, a few of a bootstrap's.
+_AT_ONCE = 16
 
-    Args:
-        before: The earlier stage.
-        after: The later one.
-        metric: Of the movement between them.
-        basis: Columns of weight space to solve in, shape (q, k).
-        weights: Of the groups of both stages; None for the episodes as they are.
-        parts: Given, the step carries the noise it expects.
-    """
-    start, design = before.parameters, before.design.mean
-    end = after.parameters
-    if weights is not None:
-        start, design = before.reweighted(weights[0])
-        end, _ = after.reweighted(weights[1])
-    step = metric.compress(end - start, design @ basis)
+
+def step_between(
+    before: StageSample, after: StageSample, metric: Metric, *, parts: NoiseParts | None = None
+) -> Steps:
+    """The compressed step between two stages; given their parts, with the noise it expects."""
+    step = metric.compress((after.parameters - before.parameters)[None], before.design.mean[None])
     if parts is None:
         return step
-    mine = (None, None) if weights is None else weights
-    noise = parts.total(before.shares(mine[0]), after.shares(mine[1]))
-    wide = beside_one(basis)
-    return replace(step, noise=(wide.T @ noise @ wide)[None])
+    noise = parts.total(before.design.group_weights, after.design.group_weights)
+    return replace(step, noise=noise[None])
+
+
+def replicated_steps(
+    before: StageSample,
+    after: StageSample,
+    metrics: Sequence[Metric],
+    *,
+    weights: Sequence[Weights],
+    parts: Sequence[NoiseParts | None],
+) -> list[Steps]:
+    """The step in all replicates, for each metric (and its parts): as many entries as weights."""
+    found: list[list[Steps]] = [[] for _ in metrics]
+    for i in range(0, len(weights), _AT_ONCE):
+        block = weights[i : i + _AT_ONCE]
+        starts, designs = zip(*(before.reweighted(first) for first, _ in block), strict=True)
+        delta = np.stack([after.moved(second) for _, second in block]) - np.stack(starts)
+        design = np.stack(designs)
+        shares = [(before.shares(first), after.shares(second)) for first, second in block]
+        for mine, metric, part in zip(found, metrics, parts, strict=True):
+            noise = None if part is None else np.stack([part.total(*both) for both in shares])
+            mine.append(replace(metric.compress(delta, design), noise=noise))
+    return [joined(mine) for mine in found]

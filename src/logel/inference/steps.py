@@ -84,6 +84,31 @@ class Steps:
             noise=None if self.noise is None else squared[:, None, None] * self.noise,
         )
 
+    def beside(self, other: Steps) -> Steps:
+        """Each step and the other's of the same place as one that stands for both."""
+        both = np.concatenate(
+            [np.concatenate([s.design, s.delta[:, :, None]], axis=2) for s in (self, other)], axis=1
+        )
+        factor = np.asarray(np.linalg.qr(both, mode="r"), dtype=float)
+        noise = None
+        if self.noise is not None and other.noise is not None:
+            noise = self.noise + other.noise
+        return Steps(
+            design=factor[:, :, :-1],
+            delta=factor[:, :, -1],
+            n_parameters=self.n_parameters + other.n_parameters,
+            squared_movement=self.squared_movement + other.squared_movement,
+            noise=noise,
+        )
+
+    def at_rate(self, rate: float) -> Steps:
+        """The same steps as if made at rate one."""
+        noise = self.noise
+        if noise is not None:
+            scale = np.append(np.full(self.n_features, rate), 1.0)
+            noise = noise * np.outer(scale, scale)
+        return replace(self, design=rate * self.design, noise=noise)
+
     def merged(self, learning_rates: Float) -> Steps:
         """One step that stands for all of them at the given rates (at rate one)."""
         both = np.concatenate(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -51,12 +52,18 @@ class Landscape:
     # How parameters move per unit of every weight, shape (m, d, q): the Jacobian Psi of the feature
     # expectations, or what a preconditioner makes of it.
     design: Float
-    noise: Float  # covariance, up to scale, of a sampled step, shape (m, d, d)
+    # Computes `noise`: it costs as much as the design, and most rounds do not ask.
+    noise_of: Callable[[], Float]
     # Derivative of design @ weights, shape (m, d, d), or None when it is not known: then designs
     # are held fixed inside a round and refreshed between rounds.
     curvature: Float | None = None
     # What weights that go with this design are to be multiplied by to go with true rates.
     unit: float = 1.0
+
+    @cached_property
+    def noise(self) -> Float:
+        """Covariance, up to scale, of a sampled step, shape (m, d, d)."""
+        return self.noise_of()
 
     def preconditioned(self, matrix: Float, unit: float = 1.0) -> Landscape:
         """The same with every gradient multiplied by a symmetric matrix, (m, d, d).
@@ -64,7 +71,9 @@ class Landscape:
         The matrix counts as fixed: its own derivative is left out.
         """
         curvature = None if self.curvature is None else matrix @ self.curvature
-        return Landscape(matrix @ self.design, matrix @ self.noise @ matrix, curvature, unit)
+        return Landscape(
+            matrix @ self.design, lambda: matrix @ self.noise @ matrix, curvature, unit
+        )
 
 
 class World(ABC):

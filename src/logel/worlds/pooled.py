@@ -173,7 +173,7 @@ class SampledWorld(World):
         share = max(0.0, 1 - 2 * noise_of_own / max(float((residual**2).sum()), 1e-300))
         return replace(
             self,
-            anchored=Landscape(np.stack(plain) + share * residual, np.stack(noise)),
+            anchored=Landscape(np.stack(plain) + share * residual, lambda: np.stack(noise)),
             information=np.stack(fisher),
             correction=share,
         )

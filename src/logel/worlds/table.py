@@ -133,14 +133,14 @@ class TabularWorld(World):
         """
         flow = self.flow(parameters)
         curvature = self._curvature(flow, weights) if curved else None
-        return Landscape(flow.jacobian, self.noise_shape(flow, weights), curvature)
+        return Landscape(flow.jacobian, lambda: self.noise_shape(flow, weights), curvature)
 
     def natural(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
         """Advantages of the features, which is what the inverse information makes of gradients."""
         values = self.evaluate(parameters, weights, entropy=False)
         m, d = parameters.shape
         identity = np.broadcast_to(np.eye(d), (m, d, d))
-        return Landscape(values.design, identity, values.slope if curved else None)
+        return Landscape(values.design, lambda: identity, values.slope if curved else None)
 
     def evaluate(self, parameters: Float, weights: Float, *, entropy: bool) -> Evaluation:
         """Values of every policy relative to the last action, with or without entropy bonus."""
