@@ -135,7 +135,7 @@ class QLearning(ValueRule):
         super().__init__(world, rates)
         pairs = world.n_states * world.n_actions
         # Learning rate times visits is a tenth for the average pair, give or take a factor of two;
-        # the constant reward is of the size of the features'.
+        # the constant reward is of the order of one.
         self.nuisance_mean = np.array([np.log(0.1 * pairs), 0.0])
         self.nuisance_variance = np.array([0.7**2, 1.0])
 

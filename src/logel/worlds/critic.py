@@ -32,7 +32,7 @@ _PSEUDO_ROWS = 2.0
 # needs no others, whose policies had other values.
 _BORROWED_ROWS = 10.0
 # Discrete states that each get a value of their own; coordinates up to which all products of two
-# enter a quadratic: beyond, the critic's system would cost more than all else.
+# enter a quadratic, which then has 153 terms: beyond, only their squares do.
 _STATES_AT_MOST, _MOST_CROSSED = 500, 16
 
 

@@ -228,7 +228,7 @@ def _critic(stage: Stage, to_go: Float, gamma: float, estimator: Estimator) -> F
             continue
         # Regress in units of the row's own discount, so that late rows count as much as early ones.
         x = basis[fit]
-        # States seen once or twice are shrunk a little; the others hardly notice.
+        # A thousandth of the rows per function of the basis: invertible, hardly shrunk.
         gram = x.T @ x + 1e-3 * len(x) / x.shape[1] * np.eye(x.shape[1])
         target = to_go[fit] / np.maximum(scale[fit], 1e-300)
         predicted[use] = scale[use] * (basis[use] @ np.linalg.solve(gram, x.T @ target))
