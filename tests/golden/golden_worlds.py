@@ -214,10 +214,10 @@ def own_episodes(
 
 
 def _start(world: Plane) -> Float:
-    policy = world.policy
-    if hasattr(policy, "initial"):
-        return np.asarray(policy.initial(np.random.default_rng(1)))
-    return 0.1 * np.random.default_rng(1).standard_normal(policy.n_parameters)
+    policy, rng = world.policy, np.random.default_rng(1)
+    if world.spec["family"].startswith("MLP"):
+        return np.asarray(policy.initial(rng))
+    return 0.1 * rng.standard_normal(policy.n_parameters)
 
 
 # --- special cases --------------------------------------------------------------------------------
@@ -312,8 +312,13 @@ SPI, SVI = SoftPolicyIteration(temperature=3.0), SoftValueIteration()
 NATURAL = NaturalGradientAscent(1.0)
 K, R = {"parameters": True}, {"learning_rates": True}
 KR = {**K, **R}
-# Networks on 1024 rows or fewer are cloned to the end of their patience, which is chaotic.
+# More rows than the 1024 up to which networks used to be cloned to the end of their patience.
 MANY = {"n_steps": 2, "n_episodes": 54, "horizon": 20}
+# Clear learners, watched for long enough to convince (fewer than six steps never do).
+SLOW = NaturalGradientAscent(0.3)
+CLEAR = GradientAscent(1.0, exact=True)
+LARGE_BATCHES = GradientAscent(0.03, n_episodes=200)
+LARGE_BATCHES_SOFT = GradientAscent(0.3, n_episodes=200)
 
 HISTORIES: dict[str, Maker] = {
     "grid-gpomdp-cloned": lambda: grid(PG),
@@ -388,7 +393,6 @@ HISTORIES: dict[str, Maker] = {
     "network-gradient-known": lambda: plane(MLP, GradientAscent(0.02), **K),
     "network-gradient-known-rates": lambda: plane(MLP, GradientAscent(0.02), **KR),
     "network-gradient-cloned": lambda: plane(MLP, GradientAscent(0.05), **MANY),
-    "network-gradient-cloned-rates": lambda: plane(MLP, GradientAscent(0.05), **MANY, **R),
     "network-few-rows": lambda: plane(MLP, GradientAscent(0.02), n_steps=2),
     "network-adam-known": lambda: plane(MLP_LEARNT, GradientAscent(0.03, direction="adam"), **K),
     "network-walk-known": lambda: plane(MLP, ParameterWalk(0.1), **K),
@@ -397,10 +401,13 @@ HISTORIES: dict[str, Maker] = {
     "categorical-gradient-known": lambda: plane(CATEGORICAL, GradientAscent(0.2), **K),
     "categorical-gradient-known-rates": lambda: plane(CATEGORICAL, GradientAscent(0.2), **KR),
     "categorical-gradient-cloned": lambda: plane(CATEGORICAL, GradientAscent(0.8), **MANY),
-    "categorical-gradient-cloned-rates": lambda: plane(
-        CATEGORICAL, GradientAscent(0.8), **MANY, **R
-    ),
-    "categorical-few-rows": lambda: plane(CATEGORICAL, GradientAscent(0.2), n_steps=2),
     "categorical-walk-known": lambda: plane(CATEGORICAL, ParameterWalk(0.1), **K),
     "categorical-unequal-known": lambda: plane(CATEGORICAL, GradientAscent(0.2), unequal=True, **K),
+    "long-table-known": lambda: small(SLOW, n_steps=10, **K),
+    "long-table-cloned": lambda: small(SLOW, n_steps=9, n_episodes=40),
+    "long-linear-known": lambda: linear(CLEAR, n_steps=12, **K),
+    "long-linear-cloned": lambda: linear(CLEAR, n_steps=9, n_episodes=40),
+    "long-gaussian-known": lambda: plane(GAUSSIAN, LARGE_BATCHES, n_steps=10, **K),
+    "long-network-known": lambda: plane(MLP, LARGE_BATCHES, n_steps=12, **K),
+    "long-categorical-known": lambda: plane(CATEGORICAL, LARGE_BATCHES_SOFT, n_steps=9, **K),
 }

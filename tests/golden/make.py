@@ -31,6 +31,7 @@ from golden_entries import (
     asked,
     differences,
     distance,
+    expected,
     load,
     read,
     write,
@@ -101,35 +102,39 @@ def computed(entries: Iterable[str]) -> dict[str, Entry]:
     return result
 
 
-def change(patterns: list[str]) -> None:
-    """Recompute matching entries; what differs goes into changed.json, the others there stay."""
-    stored, changed = read(ESTIMATES)["entries"], read(CHANGED)["entries"]
-    chosen = [entry for entry in stored if any(fnmatch(entry, p) for p in patterns)]
+def matching(entries: Iterable[str], patterns: list[str]) -> list[str]:
+    """The entries that are meant."""
+    chosen = sorted(entry for entry in entries if any(fnmatch(entry, p) for p in patterns))
     if not chosen:
         raise SystemExit(f"no entry matches {patterns}")
-    for entry, found in computed(chosen).items():
+    return chosen
+
+
+def change(patterns: list[str]) -> None:
+    """Recompute matching entries; what differs goes into changed.json, the others there stay."""
+    stored = read(ESTIMATES)["entries"]
+    changed = {entry: new for entry, new in read(CHANGED)["entries"].items() if entry in stored}
+    for entry, found in computed(matching(stored, patterns)).items():
         if fields := differences(entry, found, stored[entry]):
             changed[entry] = found if "error" in found else {f: found[f] for f in fields}
         else:
             changed.pop(entry, None)
-            print(f"{entry} did not change: do not list it")
     write(CHANGED, made_at(), changed)
 
 
 def check_stability(patterns: list[str]) -> None:
     """Report entries that move by more than 1e-9 under relative noise of 1e-13."""
-    stored = read(ESTIMATES)["entries"]
-    for entry in sorted(stored):
-        if not any(fnmatch(entry, pattern) for pattern in patterns):
-            continue
+    stored, changed = read(ESTIMATES)["entries"], read(CHANGED)["entries"]
+    for entry in matching(stored, patterns):
         name, method = entry.split("/")
+        known = expected(entry, stored, changed)
         gaps = {"again": asked(load(name), method)}
         for seed in range(2):
             gaps[f"noise {seed}"] = asked(shaken(load(name), seed), method)
         for what, found in gaps.items():
             worst = {
-                field: f"{distance(found.get(field), stored[entry].get(field)):.1g}"
-                for field in differences(entry, found, stored[entry], 1e-9)
+                field: f"{distance(found.get(field), known.get(field)):.1g}"
+                for field in differences(entry, found, known, 1e-9)
             }
             if worst:
                 print(f"{entry} ({what}): {worst}", flush=True)
