@@ -77,7 +77,9 @@ def test_the_metric_of_cloning_noise_is_efficient_for_a_design_without_noise() -
     design = feature_jacobian(MDP, theta)[:, :4]
     spreads = []
     for metric in (IdentityMetric(), DenseMetric(covariance)):
-        columns = [solve(metric.compress(e[None], design[None]), np.ones(1)).weights for e in np.eye(27)]
+        columns = [
+            solve(metric.compress(e[None], design[None]), np.ones(1)).weights for e in np.eye(27)
+        ]
         spreads.append(np.stack(columns, axis=1) @ covariance @ np.stack(columns))
     best = np.linalg.inv(design.T @ np.linalg.inv(covariance) @ design)
     np.testing.assert_allclose(spreads[1], best, rtol=1e-6, atol=1e-8 * np.abs(best).max())
