@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 import torch
 
+from logel import Method
 from logel.envs.mujoco import hopper_true_weights
 from logel.inference.infer import infer_reward
-from logel.inference.method import MirrorMethod
 from logel.policies.networks import MLPGaussian
 from logel.rules.rates import Rates
 from logel.studies.mujoco import GAMMA, SIZES, recorded_learner
@@ -49,7 +49,7 @@ def compared(seed: int) -> list[dict[str, object]]:
                 history,
                 policy,
                 gamma=GAMMA,
-                method=MirrorMethod(rates=rates),
+                method=Method.named("mirror", rates=rates),
                 use_parameters=known,
                 seed=seed,
             )

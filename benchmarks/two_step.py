@@ -22,9 +22,8 @@ from logel.inference.infer import METHODS
 from logel.learners.gradient_ascent import GradientAscent, observe_parametric
 
 NEW = METHODS["two-step"]
-assert isinstance(NEW, Method)
 SETTINGS = {
-    "before": Method(baseline="time", shared_rate=True),
+    "before": Method(baseline="time", rates="shared"),
     "two-step": NEW,
     "without debias": replace(NEW, debias=False),
 }
