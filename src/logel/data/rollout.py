@@ -97,6 +97,70 @@ def _by_environment(values: Array) -> Array:
     return values.swapaxes(0, 1).reshape(-1, *values.shape[2:])
 
 
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Where a rollout's times and environments are in its stage.
+
+    Attributes:
+        rows: Row of the stage, shape (T, n).
+        episodes: Episode of the stage, shape (T, n).
+        dones: Whether the step ended an episode, for good or by a time limit, shape (T, n).
+        timeouts: Whether it was by a time limit, shape (T, n).
+    """
+
+    rows: Array
+    episodes: Array
+    dones: Array
+    timeouts: Array
+
+
+def grid_of(stage: Stage, n_envs: int, continues: Sequence[bool] | None = None) -> Grid:
+    """The rollout that a stage was cut from (`Rollout.stage`).
+
+    Args:
+        stage: Its pieces lie environment after environment.
+        n_envs: Number n of environments.
+        continues: For every environment, whether its last episode went on after the rollout. A
+            stage cannot tell that from a time limit at the rollout's end: by default all did
+            that were not terminated.
+
+    Raises:
+        HistoryError: If the pieces do not fill as many times in each environment.
+    """
+    n_times, left = divmod(stage.n_steps, n_envs) if n_envs > 0 else (0, 0)
+    ends = np.cumsum(stage.lengths)
+    borders = n_times * np.arange(1, max(n_envs, 0) + 1)
+    if n_times == 0 or left or not np.isin(borders, ends).all():
+        raise HistoryError(
+            f"{stage.n_steps} steps in {stage.n_episodes} episodes are no rollout of {n_envs} "
+            "environments: record whole rollouts, or give their number of environments"
+        )
+    episodes = np.repeat(np.arange(stage.n_episodes), stage.lengths)
+    dones = np.zeros(stage.n_steps, dtype=bool)
+    dones[ends - 1] = True
+    dones[borders - 1] = ~_continues(stage.terminated[episodes[borders - 1]], continues)
+    timeouts = dones & ~stage.terminated[episodes]
+    rows = np.arange(stage.n_steps)
+    parts = (rows, episodes, dones, timeouts)
+    return Grid(*(part.reshape(n_envs, n_times).T for part in parts))
+
+
+def _continues(terminated: Array, continues: Sequence[bool] | None) -> Array:
+    """Whether each environment's last episode goes on, checked against those that ended."""
+    if continues is None:
+        return ~terminated
+    flags = np.asarray(continues)
+    if flags.dtype != bool or flags.shape != terminated.shape:
+        raise HistoryError(
+            f"continues must be true or false for each of {len(terminated)} environments, but is "
+            f"of shape {flags.shape} and type {flags.dtype}"
+        )
+    if (flags & terminated).any():
+        i = int(np.flatnonzero(flags & terminated)[0])
+        raise HistoryError(f"environment {i} is said to go on after its episode terminated")
+    return flags
+
+
 def record_stage(
     writer: HistoryWriter,
     data: Rollout | Stage | Sequence[Episode],

@@ -6,9 +6,13 @@ from there. They come from strangers' files as well, so every value is checked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
+
+import numpy as np
 
 from logel.data.contents import Contents
 from logel.data.limits import shown
@@ -37,6 +41,13 @@ def _said(value: object) -> str:
     huge = isinstance(value, int) and value.bit_length() > 64
     plain = isinstance(value, str | int | float | None) and not huge
     return shown(repr(value)) if plain else f"a value of type {type(value).__name__}"
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's as one of Python's, and infinity as a number that JSON has."""
+    value = value.item() if isinstance(value, np.generic) else value
+    infinite = isinstance(value, float) and math.isinf(value)
+    return math.copysign(HUGE, value) if infinite else value
 
 
 def _refuse(name: str, must: str, value: object) -> HistoryError:
@@ -235,6 +246,20 @@ class LearnerSettings:
             raise HistoryError("a learner's settings must be a table that names its algorithm")
         known = (item.name for item in fields(cls))
         return cls(**{name: values[name] for name in known if name in values})
+
+    @classmethod
+    def believed(cls, values: Mapping[str, Any]) -> Self:
+        """From whatever a learner says of itself: what makes no sense counts as not known.
+
+        Recording must not fail because a learner has settings of its own.
+        """
+        sound: dict[str, Any] = {"algorithm": "unknown"}
+        for item in fields(cls):
+            value = _plain(values.get(item.name))
+            if value is not None:
+                with suppress(HistoryError):
+                    sound[item.name] = item.metadata["check"](item.name, value)
+        return cls(**sound)
 
     @classmethod
     def of(cls, history: Contents) -> Self | None:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,14 @@ from gymnasium import spaces
 from logel.data.folder import HistoryWriter, new_folder
 from logel.data.history import LearningHistory
 from logel.data.rollout import record_stage
+from logel.data.settings import KEY
 from logel.data.stage import Episode
 from logel.errors import FormatError, OptionError, PolicyError
 from logel.policies.base import Policy
 from logel.policies.gaussian import GaussianPolicy
 from logel.policies.sb3 import SB3Policy, checkpoint_parameters
 from logel.policies.sb3_checkpoint import recorded_gamma
+from logel.policies.sb3_settings import checkpoint_settings, updates_between
 from logel.policies.softmax import SoftmaxPolicy
 from logel.rewards.features import RewardFeatures, StepFeatures
 from logel.types import Array, Float, Progress
@@ -156,7 +158,10 @@ def record_checkpoints(
         shape = _check_spaces(envs[0], policy, env_id)
         normalisers = [_normaliser(path, shape) for path in paths]
         discount = recorded_gamma(paths[0]) if gamma is None else gamma
-        facts = _facts(policy, env_id, discount, activation)
+        facts = {
+            **_facts(policy, env_id, discount, activation),
+            **_settings(paths[0], list(checkpoints), discount, activation),
+        }
         unfinished = stack.enter_context(new_folder(out))
         writer = stack.enter_context(
             HistoryWriter(unfinished, feature_names=features.names, metadata=facts)
@@ -317,6 +322,22 @@ def _normaliser(path: Path, shape: tuple[int, ...]) -> Normaliser | None:
             f"logel.learners.sb3, to {statistics.name}"
         )
     return None
+
+
+def _settings(
+    path: Path, timesteps: list[int], gamma: float | None, activation: str
+) -> dict[str, Any]:
+    """What the learner says of itself in its first checkpoint, as a part of the metadata."""
+    settings = checkpoint_settings(path)
+    if settings is None:
+        return {}
+    told = replace(
+        settings,
+        gamma=settings.gamma if gamma is None else gamma,
+        activation=activation,
+        n_updates_between=updates_between(settings, timesteps),
+    )
+    return {KEY: told.to_json()}
 
 
 def _facts(policy: Policy, env_id: str, gamma: float | None, activation: str) -> Mapping[str, Any]:

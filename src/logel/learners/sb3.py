@@ -20,9 +20,11 @@ from gymnasium import spaces
 
 from logel.data.folder import HistoryWriter
 from logel.data.rollout import Rollout, record_stage
+from logel.data.settings import KEY
 from logel.errors import MissingExtraError, OptionError
 from logel.learners.sb3_trace import RawObservations, Trace
 from logel.policies.sb3 import SB3Policy, plain_hidden, policy_parameters
+from logel.policies.sb3_settings import model_settings, schedule_values
 from logel.rewards.features import RewardFeatures, StepFeatures
 
 try:
@@ -43,9 +45,14 @@ class HistoryRecorder(BaseCallback):
     `VecNormalize` is used, actions before clipping), the parameters of the policy that acted,
     before it was trained on them, and the reward features of every step. Episodes are cut at the
     rollout's end. `LearningHistory.notes` says of each stage: `timesteps` before it, the
-    `learning_rate` of the update that followed, `mean_return` and number of `episodes_finished`
-    in it (of the environment's own reward, where a Monitor reports it), and the normaliser's
-    `observation_mean` and `observation_var` at its end.
+    `learning_rate` of the update that followed, and its `clip_range` and `clip_range_vf` where it
+    had any; whether the last episode of every environment `continues` after the rollout;
+    `mean_return` and number of `episodes_finished` in it (of the environment's own reward, where a
+    Monitor reports it), and the normaliser's `observation_mean` and `observation_var` at its end.
+    With `every` above 1, `learning_rates_between` are those of all updates since the stage before.
+
+    The learner's settings are kept as well (`LearnerSettings.of`), so that its updates can be
+    repeated with other rewards. Its own rewards, values and advantages are not.
 
     Stages are written as they come, so an interrupted run leaves a readable history. Memory does
     not grow. Algorithms with short rollouts (A2C by default) make many small stages: record every
@@ -98,20 +105,22 @@ class HistoryRecorder(BaseCallback):
         self._writer: HistoryWriter | None = None
         self._metadata = {} if metadata is None else dict(metadata)
         self._update = -1
-        self._rate: float | None = None
+        # Of the updates since the last stage that was recorded.
+        self._rates: list[float] = []
         self._tap: RawObservations | None = None
         # Of the rollout that is being recorded, if it is to be.
         self._trace: Trace | None = None
 
     def _on_training_start(self) -> None:
         model = _checked(self.model)
-        if self.learning_rates and _rate_of(model) is None:
+        if self.learning_rates and hasattr(model, "cg_max_steps"):
             raise OptionError(
                 f"{type(model).__name__} does not move its policy by a learning rate: leave out "
                 "learning_rates"
             )
         if self._writer is None:
-            facts = {**_facts(model), **self._metadata}
+            settings = model_settings(model, n_updates_between=self.every)
+            facts = {**_facts(model), KEY: settings.to_json(), **self._metadata}
             names = self._names
             if names is None and self.features is None:
                 names = self.training_env.unwrapped.reset_infos[0].get("feature_names")
@@ -142,14 +151,17 @@ class HistoryRecorder(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         model = _checked(self.model)
-        rate = _rate_of(model)
+        # SB3 moves its progress on between the rollout and the training.
+        progress = 1.0 - model.num_timesteps / max(model._total_timesteps, 1)
+        rate = float(model.lr_schedule(progress))
         if self._trace is not None:
-            self._record(model, self._trace, rate)
-            self._rate, self._trace = None, None
-        if rate is not None:
-            self._rate = rate + (self._rate or 0.0)
+            rates = {"learning_rate": rate, **schedule_values(model, progress)}
+            self._record(model, self._trace, rates)
+            self._rates, self._trace = [], None
+        if self._update >= self.first and (self.last is None or self._update < self.last):
+            self._rates.append(rate)
 
-    def _record(self, model: OnPolicyAlgorithm, trace: Trace, rate: float | None) -> None:
+    def _record(self, model: OnPolicyAlgorithm, trace: Trace, rates: Mapping[str, float]) -> None:
         buffer = model.rollout_buffer
         observations, actions = buffer.observations, buffer.actions
         if isinstance(model.observation_space, spaces.Discrete):
@@ -158,7 +170,8 @@ class HistoryRecorder(BaseCallback):
             observations = observations.astype(np.float32)  # all that the policy sees
         if isinstance(model.action_space, spaces.Discrete):
             actions = actions[:, :, 0]
-        known = self._rate if self.learning_rates and self._rate else None
+        between = self._rates
+        known = sum(between) if self.learning_rates and between else None
         assert self._writer is not None
         record_stage(
             self._writer,
@@ -175,7 +188,9 @@ class HistoryRecorder(BaseCallback):
             notes={
                 "update": self._update,
                 "timesteps": model.num_timesteps - trace.terminated.size,
-                "learning_rate": rate,
+                **rates,
+                **({"learning_rates_between": between} if between and self.every > 1 else {}),
+                "continues": trace.continues(),
                 **trace.returns(),
                 **normaliser_notes(self.training_env),
             },
@@ -213,15 +228,6 @@ def _checked(model: Any) -> OnPolicyAlgorithm:
             "memory), which a history cannot hold"
         )
     return model
-
-
-def _rate_of(model: OnPolicyAlgorithm) -> float | None:
-    """Rate of the update that follows the rollout; None if the policy moves otherwise (TRPO)."""
-    if hasattr(model, "cg_max_steps"):
-        return None
-    # SB3 moves its progress on between the rollout and the training.
-    progress = 1.0 - model.num_timesteps / max(model._total_timesteps, 1)
-    return float(model.lr_schedule(progress))
 
 
 def _facts(model: OnPolicyAlgorithm) -> dict[str, Any]:

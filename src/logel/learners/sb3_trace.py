@@ -120,6 +120,10 @@ class Trace:
             result[t, i] = terminal
         return result
 
+    def continues(self) -> list[bool]:
+        """For every environment, whether its last episode goes on after the rollout."""
+        return [not ended for ended in (self.terminated[-1] | self.truncated[-1]).tolist()]
+
     def features(self) -> Array | None:
         """Features of every step, shape (T, n, q), or None."""
         if self._table is not None or self._taken is None:

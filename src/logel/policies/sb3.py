@@ -300,10 +300,10 @@ def plain_hidden(policy: Any) -> tuple[int, ...] | None:
     layers = list(policy.mlp_extractor.policy_net)
     linear, between = layers[0::2], layers[1::2]
     tanh = [type(layer) for layer in between] == [nn.Tanh] * len(linear)
-    return _widths(linear) if tanh else None
+    return linear_widths(linear) if tanh else None
 
 
-def _widths(linear: Iterable[nn.Module]) -> tuple[int, ...] | None:
+def linear_widths(linear: Iterable[nn.Module]) -> tuple[int, ...] | None:
     """What layers put out, if all are linear and have a bias."""
     if any(type(layer) is not nn.Linear or layer.bias is None for layer in linear):
         return None

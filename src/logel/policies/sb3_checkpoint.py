@@ -48,11 +48,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Array]:
             tensors.
     """
     with _reading(path) as file:
-        payload = _member(file, "policy.pth", MAX_BYTES)
-        _check_tensor_archive(payload)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            loaded = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+        loaded = _load(file, "policy.pth")
         if not isinstance(loaded, dict):
             raise ValueError("policy.pth holds no table of tensors")
         _check_tensors(loaded)
@@ -61,6 +57,30 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Array]:
             if not np.isfinite(array).all():
                 raise ValueError(f"{name} is not finite")
     return arrays
+
+
+def optimizer_group(path: str | PathLike[str]) -> dict[str, Any]:
+    """Options of the optimiser's first group of parameters by torch's names; empty if unusual.
+
+    The state of an optimiser is a table of tensors and numbers, and is read by the same rules as
+    the policy.
+    """
+    try:
+        with _reading(path) as file:
+            group = _load(file, "policy.optimizer.pth")["param_groups"][0]
+    except FormatError:
+        # An optimiser of somebody's own may hold anything; the policy is readable without it.
+        return {}
+    return group if isinstance(group, dict) else {}
+
+
+def _load(file: Path, name: str) -> Any:
+    """A table of tensors in the archive, once it is sure to be nothing else."""
+    payload = _member(file, name, MAX_BYTES)
+    _check_tensor_archive(payload, name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
 
 
 def _check_tensors(loaded: dict[Any, Any]) -> None:
@@ -76,18 +96,18 @@ def _check_tensors(loaded: dict[Any, Any]) -> None:
 
 def action_space_kind(path: str | PathLike[str]) -> str | None:
     """The class name of the action space as the archive writes it, or None if it does not say."""
-    space = _facts(path).get("action_space")
+    space = checkpoint_facts(path).get("action_space")
     kind = space.get(":type:") if isinstance(space, dict) else None
     return kind.rsplit(".", 1)[-1].rstrip("'>") if isinstance(kind, str) else None
 
 
 def recorded_gamma(path: str | PathLike[str]) -> float | None:
     """The discount factor as the archive writes it, or None if it does not say a usable one."""
-    gamma = _facts(path).get("gamma")
+    gamma = checkpoint_facts(path).get("gamma")
     return float(gamma) if isinstance(gamma, int | float) and 0 <= gamma < 1 else None
 
 
-def _facts(path: str | PathLike[str]) -> dict[str, Any]:
+def checkpoint_facts(path: str | PathLike[str]) -> dict[str, Any]:
     """What the archive says in plain JSON; anything pickled in it stays text."""
     with _reading(path) as file:
         try:
@@ -122,32 +142,30 @@ def _member(path: Path, name: str, limit: int) -> bytes:
             return file.read(limit)
 
 
-def _check_tensor_archive(payload: bytes) -> None:
+def _check_tensor_archive(payload: bytes, name: str) -> None:
     """Refuse anything but an uncompressed archive of raw storages and a pickle of tensors."""
     with zipfile.ZipFile(io.BytesIO(payload)) as archive:
         infos = archive.infolist()
         if len(infos) > _MAX_ENTRIES or sum(info.file_size for info in infos) > MAX_BYTES:
-            raise ValueError("policy.pth unpacks to more than any policy needs")
+            raise ValueError(f"{name} unpacks to more than any policy needs")
         if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
-            raise ValueError("policy.pth is compressed, which torch never does")
-        _check_pickles(archive)
+            raise ValueError(f"{name} is compressed, which torch never does")
+        _check_pickles(archive, name)
 
 
-def _check_pickles(archive: zipfile.ZipFile) -> None:
+def _check_pickles(archive: zipfile.ZipFile, name: str) -> None:
     """Refuse more than one pickle, or one that names more than what rebuilds tensors."""
     pickles = [info for info in archive.infolist() if info.filename.endswith(".pkl")]
     if len(pickles) != 1 or not pickles[0].filename.endswith("/data.pkl"):
-        raise ValueError("policy.pth must hold exactly one table of tensors")
+        raise ValueError(f"{name} must hold exactly one table of tensors")
     if pickles[0].file_size > _MAX_PICKLE_BYTES:
-        raise ValueError("policy.pth has an absurdly large table of tensors")
-    _check_pickle(archive.read(pickles[0]))
+        raise ValueError(f"{name} has an absurdly large table of tensors")
+    _check_pickle(archive.read(pickles[0]), name)
 
 
-def _check_pickle(code: bytes) -> None:
+def _check_pickle(code: bytes, name: str) -> None:
     for opcode, argument, _ in pickletools.genops(code):
         if opcode.name in _REFUSED_CODES:
-            raise ValueError("policy.pth holds pickled objects, which are never loaded")
+            raise ValueError(f"{name} holds pickled objects, which are never loaded")
         if opcode.name == "GLOBAL" and argument not in _TENSOR_NAMES:
-            raise ValueError(
-                f"policy.pth holds pickled objects ({argument!r}), which are never loaded"
-            )
+            raise ValueError(f"{name} holds pickled objects ({argument!r}), which are never loaded")
