@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logel import Episode, HistoryWriter, LearningHistory, Rollout, Stage, record_stage
+from logel.data.rollout import grid_of
 from logel.errors import HistoryError
 
 
@@ -45,6 +46,19 @@ def test_every_step_lands_in_the_right_piece(n_steps: int, n_envs: int, random: 
         "features",
     ):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), name)
+    ended = terminated | truncated
+    grid = grid_of(found, n_envs, (~ended[-1]).tolist())
+    np.testing.assert_array_equal(found.observations[grid.rows], observations)
+    np.testing.assert_array_equal(found.features[grid.rows], features)
+    np.testing.assert_array_equal(grid.dones, ended)
+    np.testing.assert_array_equal(grid.timeouts, truncated)
+    assert found.last_observations is not None
+    last = found.last_observations[grid.episodes]
+    np.testing.assert_array_equal(last[ended], following[ended])
+    # Untold, what is not terminated goes on.
+    untold = grid_of(found, n_envs)
+    np.testing.assert_array_equal(untold.dones[:-1], ended[:-1])
+    np.testing.assert_array_equal(untold.dones[-1], terminated[-1])
 
 
 def test_three_ways_to_record_the_same_stage(tmp_path: Path) -> None:
@@ -79,3 +93,23 @@ def test_shapes_that_disagree_are_refused(tmp_path: Path) -> None:
         Rollout(good, good, good, features=np.zeros((2, 3, 1)))
     with pytest.raises(HistoryError, match="notes must be JSON"):
         record_stage(HistoryWriter(tmp_path / "h"), Rollout(good, good, good), notes={"x": good})
+
+
+def test_a_stage_that_is_no_rollout_has_no_grid() -> None:
+    ends = {2: False, 1: False, 3: True}
+    pieces = [
+        Episode(np.zeros((n + 1, 1)), np.zeros(n, dtype=int), terminated=end)
+        for n, end in ends.items()
+    ]
+    stage = Stage.from_episodes(pieces)
+    np.testing.assert_array_equal(grid_of(stage, 2).rows, [[0, 3], [1, 4], [2, 5]])
+    np.testing.assert_array_equal(grid_of(stage, 2).episodes, [[0, 2], [0, 2], [1, 2]])
+    np.testing.assert_array_equal(grid_of(stage, 2).dones, [[0, 0], [1, 0], [0, 1]])
+    for n_envs in (-1, 0, 3, 4, 6, 7, 10**30):
+        with pytest.raises(HistoryError, match=f"no rollout of {n_envs} environments"):
+            grid_of(stage, n_envs)
+    for wrong in ([True], [0, 1], "no", [[True, False]], [None, True], [[], [True]], 3):
+        with pytest.raises(HistoryError, match="for each of 2 environments"):
+            grid_of(stage, 2, wrong)  # type: ignore[arg-type]
+    with pytest.raises(HistoryError, match="environment 1 is said to go on"):
+        grid_of(stage, 2, [True, True])

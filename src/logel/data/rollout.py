@@ -127,10 +127,11 @@ def grid_of(stage: Stage, n_envs: int, continues: Sequence[bool] | None = None) 
     Raises:
         HistoryError: If the pieces do not fill as many times in each environment.
     """
-    n_times, left = divmod(stage.n_steps, n_envs) if n_envs > 0 else (0, 0)
+    fits = 0 < n_envs <= stage.n_steps and stage.n_steps % n_envs == 0
+    n_times = stage.n_steps // n_envs if fits else stage.n_steps
     ends = np.cumsum(stage.lengths)
-    borders = n_times * np.arange(1, max(n_envs, 0) + 1)
-    if n_times == 0 or left or not np.isin(borders, ends).all():
+    borders = np.arange(n_times, stage.n_steps + 1, n_times)
+    if not fits or not np.isin(borders, ends).all():
         raise HistoryError(
             f"{stage.n_steps} steps in {stage.n_episodes} episodes are no rollout of {n_envs} "
             "environments: record whole rollouts, or give their number of environments"
@@ -149,12 +150,13 @@ def _continues(terminated: Array, continues: Sequence[bool] | None) -> Array:
     """Whether each environment's last episode goes on, checked against those that ended."""
     if continues is None:
         return ~terminated
-    flags = np.asarray(continues)
-    if flags.dtype != bool or flags.shape != terminated.shape:
+    # From notes, which may hold anything.
+    told = isinstance(continues, Sequence | np.ndarray) and len(continues) == len(terminated)
+    if not told or not all(isinstance(flag, bool | np.bool_) for flag in continues):
         raise HistoryError(
-            f"continues must be true or false for each of {len(terminated)} environments, but is "
-            f"of shape {flags.shape} and type {flags.dtype}"
+            f"continues must be true or false for each of {len(terminated)} environments"
         )
+    flags = np.array(continues, dtype=bool)
     if (flags & terminated).any():
         i = int(np.flatnonzero(flags & terminated)[0])
         raise HistoryError(f"environment {i} is said to go on after its episode terminated")

@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from gymnasium import spaces
 from logel.data.folder import HistoryWriter, new_folder
 from logel.data.history import LearningHistory
 from logel.data.rollout import record_stage
-from logel.data.settings import KEY
+from logel.data.settings import KEY, LearnerSettings
 from logel.data.stage import Episode
 from logel.errors import FormatError, OptionError, PolicyError
 from logel.policies.base import Policy
@@ -160,7 +160,7 @@ def record_checkpoints(
         discount = recorded_gamma(paths[0]) if gamma is None else gamma
         facts = {
             **_facts(policy, env_id, discount, activation),
-            **_settings(paths[0], list(checkpoints), discount, activation),
+            **_settings(paths, discount, activation),
         }
         unfinished = stack.enter_context(new_folder(out))
         writer = stack.enter_context(
@@ -324,20 +324,18 @@ def _normaliser(path: Path, shape: tuple[int, ...]) -> Normaliser | None:
     return None
 
 
-def _settings(
-    path: Path, timesteps: list[int], gamma: float | None, activation: str
-) -> dict[str, Any]:
+def _settings(paths: list[Path], gamma: float | None, activation: str) -> dict[str, Any]:
     """What the learner says of itself in its first checkpoint, as a part of the metadata."""
-    settings = checkpoint_settings(path)
+    settings = checkpoint_settings(paths[0])
     if settings is None:
         return {}
-    told = replace(
-        settings,
-        gamma=settings.gamma if gamma is None else gamma,
-        activation=activation,
-        n_updates_between=updates_between(settings, timesteps),
-    )
-    return {KEY: told.to_json()}
+    told = {
+        **settings.to_json(),
+        **({} if gamma is None else {"gamma": gamma}),
+        "activation": activation,
+        "n_updates_between": updates_between(settings, paths),
+    }
+    return {KEY: LearnerSettings.believed(told).to_json()}
 
 
 def _facts(policy: Policy, env_id: str, gamma: float | None, activation: str) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ holds as pickles (schedules, for instance) stay unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any
 
@@ -22,6 +22,8 @@ from logel.types import Array
 
 # How torch computes a step, not which step.
 _MEANS = {"lr", "params", "foreach", "fused", "capturable", "differentiable"}
+# Differences of such numbers fit in 64 bits; nobody trains for longer.
+_MOST_STEPS = 10**15
 # Numbers and flags that models, checkpoints and `LearnerSettings` call the same.
 _PLAIN = (
     *("gamma", "gae_lambda", "n_steps", "n_envs", "batch_size", "n_epochs", "ent_coef", "vf_coef"),
@@ -96,12 +98,23 @@ def checkpoint_settings(path: str | PathLike[str]) -> LearnerSettings | None:
     )
 
 
-def updates_between(settings: LearnerSettings, timesteps: Sequence[int]) -> int | None:
-    """Updates from a checkpoint to the next, given the steps after which each was saved."""
-    if settings.n_steps is None or settings.n_envs is None or len(timesteps) < 2:
+def updates_between(settings: LearnerSettings, paths: Iterable[str | PathLike[str]]) -> int | None:
+    """Updates from a checkpoint of a run to the next, or None if they do not say.
+
+    Args:
+        settings: Of the run.
+        paths: Its checkpoints, in the order of training.
+    """
+    if settings.n_steps is None or settings.n_envs is None:
         return None
-    gap = float(np.median(np.diff(timesteps)))
-    return max(1, round(gap / (settings.n_steps * settings.n_envs)))
+    steps = [checkpoint_facts(path).get("num_timesteps") for path in paths]
+    if not all(type(step) is int and 0 <= step < _MOST_STEPS for step in steps):
+        return None
+    gaps = np.diff(np.array(steps, dtype=np.int64))
+    if len(gaps) == 0 or gaps.min() <= 0:
+        return None
+    # Checkpoints fall inside rollouts: single gaps may be an update off.
+    return max(1, round(float(np.median(gaps)) / (settings.n_steps * settings.n_envs)))
 
 
 def _algorithm(facts: Mapping[str, Any]) -> str:
