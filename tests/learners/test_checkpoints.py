@@ -21,6 +21,7 @@ from stable_baselines3.common.callbacks import CheckpointCallback
 
 from logel.cli.main import main
 from logel.data.history import LearningHistory
+from logel.data.settings import LearnerSettings
 from logel.envs.classic_control import FEATURES
 from logel.errors import FormatError, OptionError
 from logel.inference.infer import infer_reward
@@ -68,6 +69,11 @@ def test_a_run_becomes_a_history_and_an_estimate(trained: tuple[Path, A2C], tmp_
     # In the order of the steps, not of the names: 1024 comes last.
     assert [note["timesteps"] for note in history.notes] == [256, 512, 768, 1024]
     assert history.metadata["gamma"] == 0.95 and history.metadata["n_actions"] == 2
+    # Stable-Baselines3's default RMSprop; two rollouts of 128 steps from one to the next.
+    settings = LearnerSettings.of(history)
+    assert settings is not None and settings.n_updates_between == 2
+    assert (settings.algorithm, settings.optimizer) == ("A2C", "RMSprop")
+    assert (settings.gamma, settings.n_steps, settings.vf) == (0.95, 128, (64, 64))
     last = history[3].parameters
     assert last is not None
     # Stable-Baselines3's own reader is the oracle; this file is our own.

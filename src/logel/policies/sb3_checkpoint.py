@@ -2,8 +2,9 @@
 
 Such an archive holds `policy.pth`, which is itself an archive: a small pickle that says how
 tensors are laid out in raw storages. That pickle is read only if it names nothing but tensors,
-and then by torch's restricted reader; the pickled objects in the archive's `data` are never
-touched. Sizes are checked before anything is unpacked.
+and then by torch's restricted reader; so is the state of the optimiser, `policy.optimizer.pth`.
+The pickled objects in the archive's `data` are never touched. Sizes are checked before anything
+is unpacked.
 """
 
 from __future__ import annotations
