@@ -269,6 +269,7 @@ def test_what_is_unusual_is_not_known() -> None:
     assert settings(policy_kwargs={"activation_fn": torch.nn.Mish}).activation is None
     steep = settings(policy_kwargs={"activation_fn": lambda: torch.nn.LeakyReLU(0.5)})
     assert steep.activation is None and steep.pi == (64, 64)
+    assert settings(clip_range_vf=float("inf")).clip_range_vf == HUGE
     # One that scales by a fixed number, and one that leaves rewards alone.
     assert settings(walks({"training": False})).reward_normaliser is None
     assert settings(walks({"norm_reward": False})).reward_normaliser is None

@@ -171,7 +171,7 @@ class HistoryRecorder(BaseCallback):
         if isinstance(model.action_space, spaces.Discrete):
             actions = actions[:, :, 0]
         between = self._rates
-        known = sum(between) if self.learning_rates and between else None
+        known = (sum(between) or None) if self.learning_rates else None
         assert self._writer is not None
         record_stage(
             self._writer,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from logel.data.settings import LearnerSettings
+from logel.data.settings import HUGE, LearnerSettings
 from logel.errors import MissingExtraError
 from logel.policies.sb3 import ACTIVATIONS, linear_widths
 from logel.policies.sb3_checkpoint import checkpoint_facts, optimizer_group, read_checkpoint
@@ -61,7 +61,9 @@ def model_settings(model: Any, *, n_updates_between: int | None = None) -> Learn
 def schedule_values(model: Any, progress: float) -> dict[str, float]:
     """Clip ranges of a model when `progress` (1 to 0) of its training remains, if it has any."""
     schedules = {name: getattr(model, name, None) for name in ("clip_range", "clip_range_vf")}
-    return {name: float(f(progress)) for name, f in schedules.items() if callable(f)}
+    values = {name: float(f(progress)) for name, f in schedules.items() if callable(f)}
+    # One that never clips may be infinite, which JSON is not.
+    return {name: min(value, HUGE) for name, value in values.items()}
 
 
 def checkpoint_settings(path: str | PathLike[str]) -> LearnerSettings | None:
