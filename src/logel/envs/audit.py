@@ -33,8 +33,13 @@ PAY, COST = (0.3, 1.0), (0.15, 0.35)
 class Dynamics(Protocol):
     """How many copies of a world move at once; states are one row per copy."""
 
-    observation_space: spaces.Box
-    action_space: spaces.Box | spaces.Discrete
+    @property
+    def observation_space(self) -> Any:
+        """A Box of one dimension."""
+
+    @property
+    def action_space(self) -> Any:
+        """A Box of one dimension, or Discrete."""
 
     def start(self, n: int, rng: np.random.Generator) -> Array:
         """States of n new episodes, shape (n, k)."""
@@ -119,7 +124,7 @@ ROOM_PLACES = {"east": (0.7, 0.0), "west": (-0.7, 0.0), "north": (0.0, 0.7), "so
 
 
 class Room:
-    """The robot of `examples/reward_hacking.py`: drives about a square, which it enters anywhere."""
+    """The robot of `examples/reward_hacking.py`: drives about a square, entered anywhere."""
 
     observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = spaces.Box(-2.0, 2.0, (2,), np.float32)
@@ -165,7 +170,7 @@ class CartPole:
 
     def step(self, states: Array, actions: Array) -> tuple[Array, Array]:
         """Push left (0) or right (1)."""
-        x, speed, angle, turning = states.T
+        speed, angle, turning = states[:, 1:].T
         force = np.where(np.asarray(actions) == 1, _FORCE, -_FORCE)
         cosine, sine = np.cos(angle), np.sin(angle)
         push = (force + _POLE * _LENGTH * turning**2 * sine) / _TOTAL

@@ -61,8 +61,8 @@ class AuditLearner:
         return replace(self, n_steps=max(self.n_steps // 4, 25), updates=4)
 
 
-# PPO and TRPO as their classes set them, but for rollouts of 2,048 steps in all. A2C's default, five
-# steps an update at rate 7e-4, takes tens of thousands of updates: this one is the example's.
+# PPO and TRPO as their classes set them, but for rollouts of 2,048 steps in all. A2C's default,
+# five steps an update at rate 7e-4, takes tens of thousands of updates: this one is the example's.
 LEARNERS: dict[str, AuditLearner] = {
     "PPO": AuditLearner(PPO, n_envs=16, n_steps=128, updates=14),
     "A2C": AuditLearner(
@@ -179,7 +179,8 @@ def _rollout(
         chosen = policy.sample(theta, before, rng)
         chosen = chosen.astype(np.float32) if chosen.ndim > 1 else chosen
         taken = _clipped(world, chosen)
-        shown, _, dones, infos = env.step(taken)
+        env.step_async(taken)
+        shown, _, dones, infos = env.step_wait()
         after = shown.copy()
         for i in np.flatnonzero(dones):
             after[i] = infos[i]["terminal_observation"]
@@ -205,7 +206,7 @@ def _clipped(world: AuditWorld, actions: Array) -> Array:
     return np.clip(actions, space.low, space.high) if isinstance(space, spaces.Box) else actions
 
 
-# --- histories with nothing to find, or with a false account ---------------------------------------
+# --- histories with nothing to find, or with a false account --------------------------------------
 
 
 def drifted(
