@@ -249,10 +249,12 @@ def _stretched(
     policy: Policy, theta: Array, direction: Array, observations: Array, wanted: float
 ) -> Array:
     factor = 1.0
-    # Sizes grow almost in proportion: a few corrections leave well below a hundredth.
-    for _ in range(4):
+    # Small steps grow in proportion, and need few corrections; large ones saturate units.
+    for _ in range(50):
         size = step_size(policy, theta, factor * direction, observations)
-        factor *= wanted / size if size > 0 else 0.0
+        if size == 0 or abs(size - wanted) < 0.01 * wanted:
+            break
+        factor *= wanted / size
     return factor * direction
 
 
