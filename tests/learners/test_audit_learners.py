@@ -162,7 +162,7 @@ def test_fresh_episodes_are_the_same_policies_in_other_ones(room: Trained) -> No
     np.testing.assert_array_equal(fresh.parameters(), history.parameters())
     assert fresh.own_episodes is False and fresh.metadata == history.metadata
     assert fresh.signature == history.signature and fresh.feature_names == history.feature_names
-    assert [note["learning_rate"] for note in fresh.notes] == [5e-3] * 5
+    assert [note["learning_rate"] for note in fresh.notes] == [3e-3] * 5
     assert not any("mean_return" in note for note in fresh.notes)
     for ours, theirs in zip(fresh, history, strict=True):
         assert ours.n_steps == theirs.n_steps

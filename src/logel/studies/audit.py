@@ -43,7 +43,7 @@ from logel.studies.claims import Claim, judge, markdown, mean_interval
 from logel.studies.measures import judge_intervals, weight_rows
 from logel.studies.run.files import exclusive
 from logel.studies.run.tasks import Row, Task, checksum
-from logel.studies.study import Study
+from logel.studies.study import VERSION, Study
 from logel.types import Float
 
 if TYPE_CHECKING:
@@ -101,9 +101,12 @@ def recorded_learner(task: Task) -> tuple[LearningHistory, float]:
     from logel.learners.audit import train
 
     identity, world, learner = _identity(task), WORLDS[task.text("world")], size_of(task)
+    weights = true_weights(task)
     made_with = {
         "learner": [learner.n_envs, learner.n_steps, learner.updates, dict(learner.options)],
         "world": [world.gamma, world.horizon, *world.features.names],
+        "weights": weights.tolist(),
+        "version": VERSION,
         "packages": package_versions(PACKAGES),
     }
     cache = Path(os.environ.get("LOGEL_CACHE", "~/.cache/logel")).expanduser()
@@ -116,7 +119,6 @@ def recorded_learner(task: Task) -> tuple[LearningHistory, float]:
             # A run that was stopped: its history is of no use without the rest.
             shutil.rmtree(folder / "history", ignore_errors=True)
             seed = int(identity.seed_sequence().generate_state(1)[0] % 2**31)
-            weights = true_weights(task)
             trained = train(world, learner, weights, seed=seed, path=folder / "history")
             write_atomically(told, json.dumps({"seconds": trained.seconds}).encode())
     seconds = json.loads(told.read_text())["seconds"]
