@@ -187,6 +187,18 @@ def test_fresh_episodes_end_where_the_world_ends_them(tmp_path: Path) -> None:
     place, _, angle, _ = np.abs(stage.last_observations).T
     assert 0 < ended.sum() < len(ended)
     np.testing.assert_array_equal(ended, (place > 2.4) | (angle > 0.5))
+    # Whose last episode fell in the last step does not go on; no time limit is near.
+    last = np.cumsum(stage.lengths) % 60 == 0
+    assert fresh.notes[0]["continues"] == (~ended[last]).tolist()
+
+
+def test_episodes_cut_by_a_time_limit_at_the_rollouts_end_do_not_go_on(room: Trained) -> None:
+    rng = np.random.default_rng(1000)
+    for n_steps, on in ((50, False), (51, True), (100, False)):
+        learner = replace(SMALL, n_steps=n_steps, n_envs=3)
+        fresh = audit.rolled_out_again(room.history, WORLDS["room"], learner, room.policy, rng)
+        assert [note["continues"] for note in fresh.notes] == [[on] * 3] * 5
+        assert not fresh[0].terminated.any()
 
 
 def test_step_sizes_by_hand() -> None:

@@ -151,16 +151,17 @@ def rolled_out_again(
     thetas = history.parameters() if parameters is None else parameters
     if thetas is None:
         raise HistoryError("the history has no policy parameters: nothing can act again")
-    stages = [_rollout(world, learner, policy, theta, rng) for theta in thetas]
+    rolled = [_rollout(world, learner, policy, theta, rng) for theta in thetas]
     # Returns of episodes that are no longer there would be others'.
-    stale = {"episodes_finished", "mean_return"}
-    notes = [{k: v for k, v in note.items() if k not in stale} for note in history.notes]
+    stale = {"episodes_finished", "mean_return", "continues"}
+    kept = [{k: v for k, v in note.items() if k not in stale} for note in history.notes]
     found = LearningHistory.from_stages(
-        stages,
+        [stage for stage, _ in rolled],
         feature_names=world.features.names,
         metadata=history.metadata,
         own_episodes=False,
     )
+    notes = ({**note, "continues": on} for note, (_, on) in zip(kept, rolled, strict=True))
     return replace(found, notes=tuple(notes))
 
 
@@ -170,8 +171,11 @@ def _rollout(
     policy: Policy,
     theta: Array,
     rng: np.random.Generator,
-) -> Stage:
-    """One policy in the learner's number of copies, which all begin an episode."""
+) -> tuple[Stage, list[bool]]:
+    """One policy in the learner's number of copies, which all begin an episode.
+
+    Also tells which of their last episodes were still going on.
+    """
     # What is paid is nobody's business here.
     env = ArrayVecEnv(world, np.zeros(len(world.features.names)), learner.n_envs)
     env.seed(int(rng.integers(2**31)))
@@ -192,14 +196,16 @@ def _rollout(
     seen, actions, terminated, truncated, following, features = map(
         np.stack, zip(*rows, strict=True)
     )
-    return Rollout(
+    rollout = Rollout(
         seen,
         actions,
         terminated=terminated,
         truncated=truncated,
         next_observations=following,
         features=features,
-    ).stage(np.asarray(theta, dtype=np.float64))
+    )
+    going_on = ~(terminated[-1] | truncated[-1])
+    return rollout.stage(np.asarray(theta, dtype=np.float64)), going_on.tolist()
 
 
 def _clipped(world: AuditWorld, actions: Array) -> Array:
