@@ -61,6 +61,8 @@ PACKAGES = ("gymnasium", "stable-baselines3", "sb3-contrib")
 LARGE = 0.2
 # Statuses that say: these are the weights.
 SURE = {Status.OK.name, Status.RANK_DEFICIENT.name}
+# Direction error that own episodes must not exceed.
+CLOSE = 0.08
 # What is wanted of own and of fresh episodes: coverage between two ends, unpaid called paid below.
 COVERAGE = {"own": (0.90, 0.98), "fresh": (0.88, 0.98)}
 FALSE_ALARMS = {"own": 0.07, "fresh": 0.08}
@@ -291,7 +293,7 @@ def _accuracy_claims(table: pd.DataFrame) -> Iterator[Claim]:
                 f"{learner}, own episodes: close to the truth",
                 rows.error,
                 "direction error",
-                below=0.08,
+                below=CLOSE,
             )
         for episodes, share in (("own", 0.25), ("fresh", 0.5)):
             excess = _excess(table, learner, episodes, share)
@@ -362,6 +364,8 @@ def figure(table: pd.DataFrame) -> Figure:
     for line, episodes in zip(panels, EPISODES, strict=True):
         rows = fits(table, episodes=episodes)
         _strip(line[0], rows, "error")
+        if episodes == "own":
+            plots.rule(line[0], CLOSE, dotted=True)
         plots.tidy(line[0], title=f"{episodes} episodes: direction error")
         draw_means(line[1], rows, "coverage")
         line[1].axhspan(*COVERAGE[episodes], color=plots.GREY, alpha=0.3, linewidth=0)
@@ -376,7 +380,9 @@ def figure(table: pd.DataFrame) -> Figure:
 def _groups(rows: pd.DataFrame, key: str) -> tuple[list[str], list[str]]:
     """Groups along the axis and observers within them, those that are there."""
     observers = [name for name in OBSERVERS if name in set(rows.observer)]
-    return list(dict.fromkeys(map(str, rows[key]))), observers
+    # Learners in our order, anything else in the table's.
+    order = [*LEARNERS, *dict.fromkeys(map(str, rows[key]))]
+    return [name for name in dict.fromkeys(order) if name in set(rows[key])], observers
 
 
 def _strip(axes: Axes, rows: pd.DataFrame, measure: str) -> None:
@@ -397,6 +403,12 @@ def _strip(axes: Axes, rows: pd.DataFrame, measure: str) -> None:
                 axes.hlines(part.median(), *ends, colors="black", linewidth=1.4)
     axes.set_xticks(np.arange(len(groups)), groups)
     axes.set_yscale("log")
+    ticks = {".01": 0.01, ".03": 0.03, ".1": 0.1, ".3": 0.3, "1": 1.0}
+    axes.set_yticks(list(ticks.values()), list(ticks))
+    axes.minorticks_off()
+    # Both rows of panels alike, up to two, the opposite, unless somebody comes closer still.
+    closest = 0.8 * rows[measure].min()
+    axes.set_ylim(min(0.004, closest) if closest > 0 else 0.004, 2.2)
 
 
 def draw_means(axes: Axes, rows: pd.DataFrame, measure: str, key: str = "learner") -> None:
