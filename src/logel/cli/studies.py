@@ -70,8 +70,8 @@ def reproduce(
         str,
         Argument(
             help="gridworld (-known, -learners, -curves), accuracy (-random, -paper, -known, "
-            "-null, -coverage, -worlds, -bound, -jacobians), crossroad, or mujoco (hopper, "
-            "reacher)."
+            "-null, -coverage, -worlds, -bound, -jacobians), crossroad, mujoco (hopper, "
+            "reacher), audit, or audit-wrong."
         ),
     ],
     runs: Annotated[int, Option(help="Number of seeds.")] = 20,
@@ -79,8 +79,12 @@ def reproduce(
     jobs: Annotated[int, Option(help="Worker processes.")] = 2,
     out: Annotated[Path, Option(help="Folder of the results.")] = Path("runs"),
     observers: Annotated[
-        str, Option(help="Comma-separated: default, paper, authors, lfl, girl, trex, learner.")
-    ] = "default,paper,authors,lfl,girl,trex,learner",
+        str,
+        Option(
+            help="Comma-separated: default, paper, authors, lfl, girl, trex, learner, replay, "
+            "mirror."
+        ),
+    ] = "default,paper,authors,lfl,girl,trex,learner,replay,mirror",
     weights: Annotated[
         str, Option(help="True reward: code, paper-text, or name=value,name=value,...")
     ] = "code",

@@ -23,18 +23,22 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette: told apart by readers with any colour vision, and in print.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, GREY = "#CC79A7", "#7f7f7f"
-# No study has both the authors' observer and T-REX.
+# No study has two observers of one colour.
 COLOURS = {
     "default": BLUE,
+    "replay": BLUE,
     "paper": ORANGE,
     "authors": PURPLE,
     "lfl": GREEN,
     "girl": RED,
     "learner": GREY,
     "trex": PURPLE,
+    "mirror": PURPLE,
 }
 LABELS = {
     "default": "logel (default)",
+    "replay": "replay",
+    "mirror": "mirror",
     "paper": "LOGEL, as in the paper",
     "authors": "LOGEL, as in the authors' code",
     "lfl": "LfL",

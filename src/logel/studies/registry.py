@@ -8,6 +8,8 @@ from logel.studies import (
     accuracy_intervals,
     accuracy_jacobians,
     accuracy_worlds,
+    audit,
+    audit_wrong,
     crossroad,
     gridworld,
     hopper,
@@ -32,6 +34,8 @@ STUDIES = {
         crossroad.STUDY,
         hopper.STUDY,
         reacher.STUDY,
+        audit.STUDY,
+        audit_wrong.STUDY,
     )
 }
 GROUPS = {

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 Settings = Mapping[str, Sequence[Scalar]]
 # The default of every study: each takes those it knows.
-ALL_OBSERVERS = ("default", "paper", "authors", "lfl", "girl", "trex", "learner")
+ALL_OBSERVERS = (
+    *("default", "paper", "authors", "lfl", "girl", "trex", "learner"),
+    *("replay", "mirror"),
+)
 # Raised whenever a change to the code changes results, so that old task files are not mixed in.
 VERSION = 3
 
