@@ -30,11 +30,8 @@ class Ascent(Rule):
         # Known rates leave no room to speak of.
         self.nuisance_mean = np.zeros(1)
         self.nuisance_variance = np.full(1, 0.2**2 if rates is None else 1e-12)
-
-    @property
-    def second_start(self) -> bool:
-        """Where steps are small against what is seen, both starts lead to the same fit."""
-        return not self.world.smooth_steps
+        # Where steps are small against what is seen, both starts lead to the same fit.
+        self.second_start = not world.smooth_steps
 
     @abstractmethod
     def landscape(self, states: Float, weights: Float, *, curved: bool) -> Landscape:
