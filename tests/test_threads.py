@@ -11,14 +11,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import pytest
 import torch
 from threadpoolctl import ThreadpoolController
 
+import estimates
+from command_line import logel
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.errors import OptionError
 from logel.learners.tabular import SoftValueIteration, observe
+from logel.studies import mujoco
+from logel.studies.run.tasks import Task
 from logel.threads import ONE_THREAD, limited_threads
+from logel.types import Float
 
 T = TypeVar("T")
 
@@ -161,3 +167,27 @@ def test_inference_costs_the_same_whatever_the_environment_says_about_threads(
     # Unlimited it was 60 times as much; the margin is for a busy machine.
     assert min(seconds[False]) < 1.5 * min(seconds[True]), seconds
     assert len(estimates) == 1
+
+
+@pytest.mark.usefixtures("three")
+def test_training_has_one_thread_and_gives_the_others_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def learnt(*_: object) -> tuple[None, Float]:
+        seen.append(counts())
+        return None, np.array([0.0, 1.0])
+
+    def trained(*_: object, **__: object) -> dict[str, list[float]]:
+        seen.append(counts())
+        return {"returns": [0.0, 1.0]}
+
+    monkeypatch.setattr(mujoco, "recorded_learner", learnt)
+    task = Task("hopper", {"size": "quick", "observer": "learner"}, seed=1000)
+    assert mujoco.run(task, "Hopper-v5", lambda _: [])
+    monkeypatch.setattr("logel.learners.train.train_on_estimate", trained)
+    estimates.example().save(tmp_path / "estimate.json")
+    done = logel("train", "--estimate", tmp_path / "estimate.json", "--env", "Hopper-v5")
+    assert done.returncode == 0, done.stderr
+    assert seen == [({1}, 1)] * 2

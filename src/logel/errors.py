@@ -13,6 +13,13 @@ class OptionError(LogelError, ValueError):
     """An argument has a value that makes no sense, whatever the data."""
 
 
+def check_gamma(gamma: float) -> float:
+    """The discount factor; refused where sums may have no limit under it."""
+    if not 0 <= gamma < 1:
+        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
+    return gamma
+
+
 class Choice(enum.StrEnum):
     """Base of options chosen by name: an unknown name is an OptionError that lists the known."""
 

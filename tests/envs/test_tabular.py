@@ -268,7 +268,7 @@ def test_softmax_fixes_the_last_logit_and_survives_large_ones() -> None:
         ({"features": np.zeros(2)}, r"got \(2,\)"),
         ({"initial": [1.0]}, r"shape \(2,\), got \(1,\)"),
         ({"initial": [0.5, 0.4]}, "initial must sum to 1"),
-        ({"gamma": 1.0}, r"\[0, 1\), got 1.0"),
+        ({"gamma": 1.0}, r"\[0, 1\), but is 1.0"),
         ({"feature_names": ("a", "b")}, "1 different names"),
     ],
 )

@@ -178,6 +178,16 @@ def test_different_observations_are_found_and_numbered() -> None:
     assert distinct_observations([stage], most=2) is None
 
 
+def test_minus_zero_is_the_same_observation_as_zero() -> None:
+    rows = np.array([[0.0, 1.0], [-0.0, 1.0], [2.0, -0.0], [2.0, 0.0]])
+    stage = Stage.from_episodes([Episode(rows, np.array([0, 1, 0]), np.ones((3, 1)))])
+    table = distinct_observations([stage])
+    assert table is not None and len(table) == 2
+    (numbered,) = indexed([stage], table)
+    np.testing.assert_array_equal(numbered.observations, [0, 0, 1])
+    np.testing.assert_array_equal(numbered.last_observations, [1])
+
+
 def test_a_continuous_world_is_recognised_at_once() -> None:
     rng = np.random.default_rng(0)
     episode = Episode(rng.normal(size=(1001, 2)), rng.integers(2, size=1000), np.ones((1000, 1)))

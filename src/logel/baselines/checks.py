@@ -12,12 +12,6 @@ def check_stages(history: LearningHistory) -> None:
         raise IdentificationError(f"the history has {len(history)} stage: at least two are needed")
 
 
-def check_gamma(gamma: float) -> None:
-    """Refuse discount factors under which sums may have no limit."""
-    if not 0 <= gamma < 1:
-        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
-
-
 def check_positive(**values: float) -> None:
     """Refuse options that must be positive, by name."""
     for name, value in values.items():

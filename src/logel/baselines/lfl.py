@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logel.baselines.checks import check_gamma, check_positive, check_stages
+from logel.baselines.checks import check_positive, check_stages
 from logel.data.history import LearningHistory
-from logel.errors import PolicyError
+from logel.errors import PolicyError, check_gamma
 from logel.policies.cloning import CloneConfig, clone
 from logel.policies.softmax import TabularSoftmax
 from logel.types import Array, Float

@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from logel.baselines.checks import check_gamma, check_positive, check_stages
+from logel.baselines.checks import check_positive, check_stages
 from logel.baselines.log_density import LogDensityReward
 from logel.baselines.networks import (
     Activation,
@@ -48,7 +48,7 @@ from logel.baselines.networks import (
 from logel.baselines.soft_improvement import StepRows, step_rows, step_targets
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
-from logel.errors import LogelError, OptionError, PolicyError
+from logel.errors import LogelError, OptionError, PolicyError, check_gamma
 from logel.policies.base import Policy
 from logel.policies.cloning import known_parameters
 from logel.policies.gaussian import GaussianPolicy

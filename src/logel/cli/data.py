@@ -24,7 +24,7 @@ from logel.cli.console import (
     progress_bars,
     read_with_progress,
 )
-from logel.errors import OptionError
+from logel.errors import OptionError, check_gamma
 
 if TYPE_CHECKING:
     from logel.data.history import LearningHistory
@@ -62,9 +62,7 @@ def import_history(
     chosen = _format(file_format, sources, "--format")
     # Said before the work, which may take long.
     check_new_folder(out)
-    if gamma is not None and not 0 <= gamma < 1:
-        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
-    metadata = {} if gamma is None else {"gamma": gamma}
+    metadata = {} if gamma is None else {"gamma": check_gamma(gamma)}
     read = _reader(chosen, stages, ignore or ())
     with progress_bars(quiet or json_output) as report:
         history = read(sources, metadata=metadata, progress=report)

@@ -21,6 +21,7 @@ from logel.cli.console import (
     read_with_progress,
 )
 from logel.errors import OptionError
+from logel.threads import limited_threads
 
 
 def infer(
@@ -140,11 +141,8 @@ def train(
         initial = LearningHistory.load(init)[0].parameters
         if initial is None:
             raise OptionError(f"{init} does not hold the policies' parameters: leave out --init")
-    import torch
-
     # Batches of PPO are too small to gain from threads, and lose much on a busy machine.
-    torch.set_num_threads(1)
-    with progress_bars(quiet or json_output, verbose=verbose) as report:
+    with limited_threads(), progress_bars(quiet or json_output, verbose=verbose) as report:
         summary = train_on_estimate(
             reward,
             env,

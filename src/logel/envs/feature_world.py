@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from logel.data.stage import Stage
-from logel.errors import OptionError
+from logel.errors import OptionError, check_gamma
 from logel.types import Array, Float
 
 
@@ -49,8 +49,7 @@ class FeatureWorld:
 
     def _check_options(self) -> None:
         """Check the discount factor and the names, once the arrays are known to be sound."""
-        if not 0.0 <= self.gamma < 1.0:
-            raise OptionError(f"gamma must be in [0, 1), got {self.gamma}.")
+        check_gamma(self.gamma)
         q = self.n_features
         names = tuple(self.feature_names) or tuple(f"feature {i}" for i in range(q))
         if len(names) != q or len(set(names)) != q:

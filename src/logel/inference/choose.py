@@ -12,9 +12,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from logel.inference.gauge import Fit, Gauge, explain
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.smooth import (
@@ -61,17 +58,6 @@ class RuleChoice:
         """Of the weights under one of the rules, in the world's own features."""
         fit = self.fits[name]
         return weight_posterior(fit.weights, fit.covariance, fit.variances.scale)
-
-
-def feature_basis(gauge: Gauge, ranges: Float) -> Float:
-    """Matrix (q, k) that takes features to the identified ones, measured in units of their ranges.
-
-    The weights' prior is the same in all directions of these, whatever units the features came in.
-    """
-    basis = np.eye(len(ranges))
-    if gauge.n:
-        basis = np.linalg.svd(gauge.directions * ranges, full_matrices=True)[2][gauge.n :].T
-    return np.asarray(basis / ranges[:, None])
 
 
 def choose_rule(
@@ -181,19 +167,3 @@ class _Effort:
             self.total = self.done + left + self.last
         if self.report is not None:
             self.report("rules", self.done, self.total)
-
-
-def explained_movement(choice: RuleChoice) -> Fit:
-    """How well the chosen rule predicts the movement of the policies as the data alone show them.
-
-    The movement is that of the random walk's path, which knows nothing of the model; both are
-    compared as logits relative to the last action.
-    """
-    model = choice.fit.model
-    moved = np.diff(choice.walk.states, axis=0)
-    states = choice.fit.states[:-1]
-    following = model.following(states, choice.fit.parameters)
-    predicted = model.as_policy(following) - model.as_policy(states)
-    return explain(
-        moved, predicted[:, :, None], np.ones(1), np.ones(len(moved)), fitted=model.n_features
-    )

@@ -29,6 +29,7 @@ import scipy.sparse
 from logel.data.stage import Stage
 from logel.inference.gauge import FeatureMoments, Gauge, orthonormal_rows
 from logel.types import Array, Float
+from logel.worlds.base import row_keys
 from logel.worlds.critic import products
 
 Index = npt.NDArray[np.int64]
@@ -196,21 +197,13 @@ class _Names:
         """The number of every row, or None once there are more than `most` different ones."""
         # A continuous world shows itself in its first rows.
         if not self.too_many and len(rows) > self.most:
-            self.too_many = len(np.unique(_keys(rows[: 2 * self.most]))) > self.most
+            self.too_many = len(np.unique(row_keys(rows[: 2 * self.most]))) > self.most
         if self.too_many:
             return None
-        different, inverse = np.unique(_keys(rows), return_inverse=True)
+        different, inverse = np.unique(row_keys(rows), return_inverse=True)
         number = [self.known.setdefault(key.tobytes(), len(self.known)) for key in different]
         self.too_many = len(self.known) > self.most
         return None if self.too_many else np.array(number, dtype=np.int64)[inverse.reshape(-1)]
-
-
-def _keys(rows: Array) -> Array:
-    """One opaque value for each row, equal where rows are."""
-    flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
-    if flat.dtype.kind == "f":
-        flat = flat + flat.dtype.type(0)  # minus zero is zero
-    return flat.view(np.dtype((np.void, flat.itemsize * flat.shape[1]))).reshape(-1)
 
 
 @dataclass

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from logel.data.history import LearningHistory
 from logel.data.stage import Episode, Signature, Stage, check_parameters, check_stage
-from logel.errors import HistoryError, OptionError
+from logel.errors import HistoryError, OptionError, check_gamma
 from logel.inference.answer import Asked, CloneFacts, answer
 from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge_sums import GaugeSums
@@ -60,8 +60,7 @@ class Observer:
         intervals: bool = True,
         seed: int = 0,
     ) -> None:
-        if not 0 <= gamma < 1:
-            raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
+        check_gamma(gamma)
         self.policy, self.gamma, self.features, self.seed = policy, gamma, features, seed
         self.name, chosen = _method(method)
         self.method = chosen if intervals else chosen.without_intervals(policy)

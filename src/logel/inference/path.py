@@ -16,14 +16,8 @@ import numpy as np
 from logel.data.stage import Stage
 from logel.errors import IdentificationError, OptionError
 from logel.inference.answer import Found
-from logel.inference.choose import (
-    RuleChoice,
-    choose_rule,
-    explained_movement,
-    feature_basis,
-    prior_cost,
-)
-from logel.inference.gauge import FAR_LEVEL, Gauge, check_movement, explain
+from logel.inference.choose import RuleChoice, choose_rule, prior_cost
+from logel.inference.gauge import FAR_LEVEL, Fit, Gauge, check_movement, explain
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.more_data import Planning
@@ -80,7 +74,7 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     beyond = FAR_LEVEL if "q-learning" in names else 0.0
     watched = replace(watched, offset=moments.offset(beyond=beyond))
     gauge = look.gauge(bootstrap=_life_goes_on(policy, names))
-    basis = feature_basis(gauge, moments.ranges())
+    basis = _feature_basis(gauge, moments.ranges())
     worlds = _Worlds(watched, basis, look.fewest)
     rng = np.random.default_rng(watched.seed)
     known = look.parameters
@@ -101,6 +95,17 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
         draws = draws - (draws @ gauge.directions.T) @ gauge.directions
         found = replace(found, spread=replace(found.spread, draws=draws))
     return found, gauge
+
+
+def _feature_basis(gauge: Gauge, ranges: Float) -> Float:
+    """Matrix (q, k) that takes features to the identified ones, measured in units of their ranges.
+
+    The weights' prior is the same in all directions of these, whatever units the features came in.
+    """
+    basis = np.eye(len(ranges))
+    if gauge.n:
+        basis = np.linalg.svd(gauge.directions * ranges, full_matrices=True)[2][gauge.n :].T
+    return np.asarray(basis / ranges[:, None])
 
 
 def _life_goes_on(policy: Policy, names: Iterable[str]) -> bool | None:
@@ -211,7 +216,7 @@ def _smoothed(
     found = Found(
         weights=back @ choice.posterior(choice.name).mean,
         rates=fit.model.rates_of(fit.parameters, watched.history.n_steps),
-        fit=explained_movement(choice),
+        fit=_explained(choice),
         gain=choice.reward_gain,
         words=_words("path cloned jointly with the weights", choice.name, choice.gains),
         rule=choice.name,
@@ -224,6 +229,22 @@ def _smoothed(
         spread=Spread(planning=_plan(fit, noise, back)) if watched.intervals else None,
     )
     return found, lambda n, rng: _averaged_draws(choice, noise, n, rng) @ back.T
+
+
+def _explained(choice: RuleChoice) -> Fit:
+    """How well the chosen rule predicts the movement of the policies as the data alone show them.
+
+    The movement is that of the random walk's path, which knows nothing of the model; both are
+    compared as logits relative to the last action.
+    """
+    model = choice.fit.model
+    moved = np.diff(choice.walk.states, axis=0)
+    states = choice.fit.states[:-1]
+    following = model.following(states, choice.fit.parameters)
+    predicted = model.as_policy(following) - model.as_policy(states)
+    return explain(
+        moved, predicted[:, :, None], np.ones(1), np.ones(len(moved)), fitted=model.n_features
+    )
 
 
 def _words(path: str, name: str, gains: Iterable[str]) -> str:

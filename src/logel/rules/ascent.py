@@ -14,7 +14,6 @@ from abc import abstractmethod
 
 import numpy as np
 
-from logel.rules.rates import decay_prior, fading_rates
 from logel.rules.rule import Prediction, Rule
 from logel.types import Float
 from logel.worlds.base import Landscape, World
@@ -27,12 +26,12 @@ class Ascent(Rule):
 
     def __init__(self, world: World, rates: Float | None = None) -> None:
         super().__init__(world, rates)
-        self.nuisance_mean, self.nuisance_variance = decay_prior(rates)
-
-    @property
-    def second_start(self) -> bool:
-        """Where steps are small against what is seen, both starts lead to the same fit."""
-        return not self.world.smooth_steps
+        # Rates are nearly constant: one deviation of the decay takes away a third over ten steps.
+        # Known rates leave no room to speak of.
+        self.nuisance_mean = np.zeros(1)
+        self.nuisance_variance = np.full(1, 0.2**2 if rates is None else 1e-12)
+        # Where steps are small against what is seen, both starts lead to the same fit.
+        self.second_start = not world.smooth_steps
 
     @abstractmethod
     def landscape(self, states: Float, weights: Float, *, curved: bool) -> Landscape:
@@ -44,8 +43,9 @@ class Ascent(Rule):
         return self.landscape(policies[:-1], weights, curved=False).unit
 
     def rates_of(self, parameters: Float, n_steps: int) -> Float:
-        """Rates that may fade, in units of the first."""
-        return fading_rates(n_steps, parameters[self.n_features], self.rates)
+        """Rates (1 + t)^-decay, in units of the first, times the known ones."""
+        fade = (1.0 + np.arange(n_steps)) ** -parameters[self.n_features]
+        return np.asarray(fade if self.rates is None else self.rates[:n_steps] * fade)
 
     def following(self, states: Float, parameters: Float) -> Float:
         """One step up."""

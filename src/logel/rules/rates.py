@@ -125,15 +125,3 @@ def posterior(weighed: list[Weighed], among: list[Schedule]) -> Float:
     """Probabilities of the schedules."""
     logs = np.array([w.log_evidence + np.log(s.prior) for w, s in zip(weighed, among, strict=True)])
     return np.asarray(scipy.special.softmax(logs))
-
-
-def decay_prior(rates: Float | None) -> tuple[Float, Float]:
-    """Prior mean and variance of the decay of rates, which are nearly constant unless known."""
-    # One deviation takes away a third over ten steps. Known rates leave no room to speak of.
-    return np.zeros(1), np.full(1, 0.2**2 if rates is None else 1e-12)
-
-
-def fading_rates(m: int, decay: float, rates: Float | None) -> Float:
-    """Rates (1 + t)^-decay, times the known ones, shape (m,)."""
-    fade = (1.0 + np.arange(m)) ** -decay
-    return np.asarray(fade if rates is None else rates[:m] * fade)

@@ -43,6 +43,11 @@ class Rule(ABC):
             ignore them.
         nuisance_mean: Prior mean of the nuisance parameters, shape (k,).
         nuisance_variance: Their prior variance, shape (k,).
+        n_features: Number q of reward features.
+        n_stages: Number m + 1 of stages seen.
+        state_dim: Size D of the learner's state.
+        second_start: Whether a fit should also start from regressed clones, not only from a walk's
+            path.
     """
 
     name: ClassVar[str]
@@ -52,30 +57,13 @@ class Rule(ABC):
     """Whether the state is a whole table of values, which a policy shows only up to a potential."""
     keeps_scale: ClassVar[bool] = False
     """Whether known learning rates give the weights a scale."""
+    second_start: bool = False
 
     def __init__(self, world: World, rates: Float | None = None) -> None:
         self.world, self.rates = world, rates
         self.nuisance_mean, self.nuisance_variance = np.zeros(0), np.zeros(0)
-
-    @property
-    def n_features(self) -> int:
-        """Number q of reward features."""
-        return self.world.n_features
-
-    @property
-    def n_stages(self) -> int:
-        """Number m + 1 of stages seen."""
-        return self.world.n_stages
-
-    @property
-    def state_dim(self) -> int:
-        """Size D of the learner's state."""
-        return self.world.n_parameters
-
-    @property
-    def second_start(self) -> bool:
-        """Whether a fit should also start from regressed clones, not only from a walk's path."""
-        return False
+        self.n_features, self.n_stages = world.n_features, world.n_stages
+        self.state_dim = world.n_parameters
 
     def observe(self, stage: int, state: Float) -> Observation:
         """What a stage's actions say about a state (D,)."""

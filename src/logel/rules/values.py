@@ -13,7 +13,7 @@ from scipy.special import logsumexp, softmax
 
 from logel.rules.rule import Prediction, RandomWalk, Rule
 from logel.types import Float
-from logel.worlds.base import Observation
+from logel.worlds.base import Observation, World
 from logel.worlds.table import TabularWorld, observe_counts, relative
 
 
@@ -25,11 +25,8 @@ class SoftPolicy(Rule):
 
     name = "soft policy iteration"
     world: TabularWorld
-
-    @property
-    def second_start(self) -> bool:
-        """One step may lead anywhere: a random walk's path, which is smooth, can be a bad start."""
-        return True
+    # One step may lead anywhere: a random walk's path, which is smooth, can be a bad start.
+    second_start = True
 
     def following(self, states: Float, parameters: Float) -> Float:
         """Soft values of the present policy."""
@@ -49,10 +46,9 @@ class ValueRule(Rule):
     keeps_values = True
     world: TabularWorld
 
-    @property
-    def state_dim(self) -> int:
-        """Size D of the table."""
-        return self.world.n_states * self.world.n_actions
+    def __init__(self, world: World, rates: Float | None = None) -> None:
+        super().__init__(world, rates)
+        self.state_dim = self.world.n_states * self.world.n_actions
 
     def table(self, states: Float) -> Float:
         """Values of states (..., D), shape (..., S, A)."""
@@ -131,12 +127,11 @@ class QLearning(ValueRule):
     restart: ClassVar[float] = 1 / 50
     """Chance per step that a run of the learner starts anew, in any state."""
 
-    def __init__(self, world: TabularWorld, rates: Float | None = None) -> None:
+    def __init__(self, world: World, rates: Float | None = None) -> None:
         super().__init__(world, rates)
-        pairs = world.n_states * world.n_actions
         # Learning rate times visits is a tenth for the average pair, give or take a factor of two;
         # the constant reward is of the order of one.
-        self.nuisance_mean = np.array([np.log(0.1 * pairs), 0.0])
+        self.nuisance_mean = np.array([np.log(0.1 * self.state_dim), 0.0])
         self.nuisance_variance = np.array([0.7**2, 1.0])
 
     def following(self, states: Float, parameters: Float) -> Float:

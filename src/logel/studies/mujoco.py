@@ -34,6 +34,7 @@ from logel.studies.claims import Claim, judge, markdown, mean_interval
 from logel.studies.run.files import exclusive
 from logel.studies.run.tasks import Row, Task, checksum
 from logel.studies.study import Study
+from logel.threads import limited_threads
 from logel.types import Float
 from logel.worlds.own_episodes import Baseline
 
@@ -92,13 +93,11 @@ def require_simulator() -> None:
         optional(package, "mujoco")
 
 
+@limited_threads(1)
 def run(task: Task, env: str, estimate_rows: Callable[[RewardEstimate], list[Row]]) -> list[Row]:
     """Train the learner (or find it trained), recover its reward, train an agent on it."""
-    import torch
-
     from logel.learners.ppo import train_ppo
 
-    torch.set_num_threads(1)
     size = SIZES[task.text("size")]
     history, returns = recorded_learner(env, task.seed, size)
     if task.text("observer") == "learner":

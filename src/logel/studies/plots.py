@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,7 +84,23 @@ def save_figure(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": "logel", "svg.fonttype": "none"}):
         figure.savefig(drawn, format=kind, metadata=_METADATA[kind])
-    write_atomically(path, drawn.getvalue())
+    content = drawn.getvalue()
+    write_atomically(path, _renumbered(content) if kind == "svg" else content)
+
+
+def _renumbered(svg: bytes) -> bytes:
+    """The same picture with the names matplotlib makes of hashes numbered as they come.
+
+    Clipping rectangles are named by all their digits, of which the layout's solver does not always
+    find the same last ones.
+    """
+    names = dict.fromkeys(re.findall(rb'id="([a-zA-Z][0-9a-f]{10})"', svg))
+    numbers = {name: b"%s%d" % (name[:1], at) for at, name in enumerate(names)}
+    return re.sub(
+        rb'(id="|#)([a-zA-Z][0-9a-f]{10})(?=["\)])',
+        lambda found: found[1] + numbers.get(found[2], found[2]),
+        svg,
+    )
 
 
 def tidy(axes: Axes, *, title: str, x: str = "", y: str = "") -> None:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from logel.errors import OptionError
+from logel.errors import OptionError, check_gamma
 from logel.types import Float
 
 
@@ -307,8 +307,7 @@ def cloned_one_step_bound(
         The bound on the Euclidean error; infinity when c <= 0 (see `one_step_bound`).
     """
     spectrum = _Spectrum.of(jacobian, weights)
-    if not 0.0 <= gamma < 1.0:
-        raise OptionError(f"gamma must be in [0, 1), got {gamma}.")
+    check_gamma(gamma)
     # Three events must hold together: the concentration and two clonings.
     share = 1.0 - _delta(confidence) / (3 if union else 1)
     sampling = _concentration(n_episodes, spectrum.shape, bound, share, union=union)

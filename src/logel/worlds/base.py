@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from logel.types import Float
+from logel.types import Array, Float
 
 # Groups of episodes left out of a pooled world in turn: each costs a fit.
 N_GROUPS = 10
@@ -155,3 +155,11 @@ def natural_of(landscape: Landscape, information: Float) -> Landscape:
     unit = float(np.median(size))
     inverse = unit * np.linalg.inv(damped)
     return landscape.preconditioned((inverse + np.swapaxes(inverse, 1, 2)) / 2, unit)
+
+
+def row_keys(rows: Array) -> Array:
+    """One opaque value for each row, equal where rows are."""
+    flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
+    if flat.dtype.kind == "f":
+        flat = flat + flat.dtype.type(0)  # minus zero is zero
+    return flat.view(np.dtype((np.void, flat.itemsize * flat.shape[1]))).reshape(-1)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from logel.data.stage import Stage
 from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 from logel.types import Float
-from logel.worlds.base import Landscape, Observation, World, natural_of
+from logel.worlds.base import Landscape, Observation, World, natural_of, row_keys
 from logel.worlds.counting import pool_world
 from logel.worlds.table import TabularWorld, softmax_information
 
@@ -48,12 +48,11 @@ def distinct_observations(
 
 def indexed(stages: Iterable[Stage], table: npt.NDArray[np.generic]) -> Iterator[Stage]:
     """The same stages with each observation replaced by its row in the table."""
-    rows = table.reshape(len(table), -1)
-    keys = {row.tobytes(): index for index, row in enumerate(np.ascontiguousarray(rows))}
+    numbers = {key.tobytes(): index for index, key in enumerate(row_keys(table))}
 
     def lookup(observations: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
-        flat = np.ascontiguousarray(observations.reshape(len(observations), -1).astype(rows.dtype))
-        return np.array([keys[row.tobytes()] for row in flat], dtype=np.int64)
+        keys = row_keys(observations.astype(table.dtype))
+        return np.array([numbers[key.tobytes()] for key in keys], dtype=np.int64)
 
     for stage in stages:
         last = stage.last_observations

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from logel.data.stage import Stage
-from logel.errors import Choice, OptionError
+from logel.errors import Choice, OptionError, check_gamma
 from logel.policies.base import Policy
 from logel.types import Array, Float
 
@@ -107,8 +107,7 @@ def stage_jacobian(
         n_groups: Groups of episodes kept apart for uncertainty (fewer if there are fewer episodes).
     """
     estimator, baseline = Estimator(estimator), Baseline(baseline)
-    if not 0 <= gamma < 1:
-        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
+    check_gamma(gamma)
     if stage.features is None:
         raise OptionError("the stage has no features: compute them first (Stage.with_features)")
     if n_groups < 1:
