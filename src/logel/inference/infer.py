@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from logel.data.history import LearningHistory
-from logel.errors import IdentificationError, OptionError
+from logel.errors import IdentificationError, check_gamma
 from logel.inference.answer import Asked, CloneFacts, Found, answer
 from logel.inference.estimate import RewardEstimate
 from logel.inference.functions import find_weights, function_steps, words
@@ -70,8 +70,7 @@ def infer_reward(
         seed: Chooses held-out episodes and starting points; the same seed gives the same estimate.
         progress: Called with (what, done, total) during long work.
     """
-    if not 0 <= gamma < 1:
-        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
+    check_gamma(gamma)
     if len(history) < 2:
         raise IdentificationError(
             f"the history has {len(history)} stage: at least two are needed to see the learner move"

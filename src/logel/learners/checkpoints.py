@@ -25,7 +25,7 @@ from logel.data.history import LearningHistory
 from logel.data.rollout import record_stage
 from logel.data.settings import KEY, LearnerSettings
 from logel.data.stage import Episode
-from logel.errors import FormatError, OptionError, PolicyError
+from logel.errors import FormatError, OptionError, PolicyError, check_gamma
 from logel.policies.base import Policy
 from logel.policies.gaussian import GaussianPolicy
 from logel.policies.sb3 import SB3Policy, checkpoint_parameters
@@ -182,8 +182,8 @@ def record_checkpoints(
 def _check_options(episodes: int, gamma: float | None) -> None:
     if episodes < 1:
         raise OptionError(f"episodes must be at least 1, but is {episodes}")
-    if gamma is not None and not 0 <= gamma < 1:
-        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
+    if gamma is not None:
+        check_gamma(gamma)
 
 
 def _policies(paths: list[Path], activation: str) -> tuple[Policy, list[Float]]:

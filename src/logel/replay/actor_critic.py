@@ -1,0 +1,213 @@
+"""Stable-Baselines3's PPO and A2C as functions of stacked parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from logel.replay.batch import Batch
+from logel.replay.heads import Head
+from logel.replay.optimisers import Moments, Optimiser, clip_rows
+from logel.replay.stacked import StackedNetwork
+
+# SB3 adds it to the deviation of advantages.
+_TINY = 1e-8
+
+
+@dataclass(frozen=True)
+class State:
+    """What a learner carries from update to update beside its policy; rows are candidates."""
+
+    critic: Tensor
+    moments: Moments = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Update:
+    """Settings of one update, schedules evaluated; names as in Stable-Baselines3."""
+
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    learning_rate: float = 3e-4
+    n_epochs: int = 10
+    batch_size: int | None = 64
+    clip_range: float | None = 0.2
+    clip_range_vf: float | None = None
+    normalize_advantage: bool = True
+    ent_coef: float = 0.0
+    vf_coef: float = 0.5
+    max_grad_norm: float = 0.5
+    target_kl: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ActorCritic:
+    """PPO, or A2C (one epoch of one batch, nothing clipped), for K candidates at once."""
+
+    actor: StackedNetwork
+    critic: StackedNetwork
+    head: Head
+    optimiser: Optimiser
+
+    @property
+    def n_policy(self) -> int:
+        """Parameters of the policy: network, then those beside it."""
+        return self.actor.n_parameters + self.head.n_extra
+
+    def update(
+        self,
+        parameters: Tensor,
+        state: State,
+        batch: Batch,
+        rewards: Tensor,
+        settings: Update,
+        rng: Sequence[np.random.Generator],
+    ) -> tuple[Tensor, State]:
+        """Policies (K, d) after one update on rewards (K, N), and what is carried on.
+
+        With several generators, candidate k takes the orders of minibatches of generator
+        k % len(rng).
+        """
+        flat = torch.cat([parameters, state.critic], dim=1)
+        moments = {name: value.clone() for name, value in state.moments.items()}
+        moments = moments or self.optimiser.initial(flat)
+        targets = self.targets(parameters, state.critic, batch, rewards, settings)
+        work = _Work(self, flat, torch.empty_like(flat))
+        active = None
+        if settings.target_kl is not None:
+            active = torch.ones((len(flat), 1), dtype=torch.bool, device=flat.device)
+        for rows in minibatches(batch, settings.n_epochs, settings.batch_size, rng, flat):
+            divergence = work.gradient(batch, targets, rows, settings)
+            if active is not None and settings.target_kl is not None:
+                active = active & (divergence <= 1.5 * settings.target_kl)[:, None]
+                if not active.any():
+                    break
+            clip_rows(work.slope, settings.max_grad_norm)
+            self.optimiser.step(flat, work.slope, moments, settings.learning_rate, active)
+        d = self.n_policy
+        return flat[:, :d].clone(), replace(state, critic=flat[:, d:].clone(), moments=moments)
+
+    def targets(
+        self,
+        parameters: Tensor,
+        critic: Tensor,
+        batch: Batch,
+        rewards: Tensor,
+        settings: Update,
+    ) -> Targets:
+        """What the update is trained on, by the critic as it was when the episodes were made."""
+        values = self.critic.outputs(critic, batch.inputs)[:, :, 0]
+        last = self.critic.outputs(critic, batch.last)[:, :, 0]
+        advantages = batch.advantages(
+            rewards, values, last, gamma=settings.gamma, trace=settings.gae_lambda
+        )
+        outputs = self.actor.outputs(parameters[:, : self.actor.n_parameters], batch.inputs)
+        extra = parameters[:, self.actor.n_parameters :]
+        old = self.head.log_prob(outputs, extra, batch.actions)
+        return Targets(advantages, advantages + values, values, old)
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Of every row, (K, N)."""
+
+    advantages: Tensor
+    returns: Tensor
+    values: Tensor
+    log_prob: Tensor
+
+
+class _Work:
+    """Parameters in place, and their gradient."""
+
+    def __init__(self, learner: ActorCritic, flat: Tensor, slope: Tensor) -> None:
+        self.learner, self.slope = learner, slope
+        n, d = learner.actor.n_parameters, learner.n_policy
+        self.extra, self.extra_slope = flat[:, n:d], slope[:, n:d]
+        self.actor, self.actor_slope = (learner.actor.views(x[:, :n]) for x in (flat, slope))
+        self.critic, self.critic_slope = (learner.critic.views(x[:, d:]) for x in (flat, slope))
+
+    def gradient(
+        self, batch: Batch, targets: Targets, rows: Tensor | None, settings: Update
+    ) -> Tensor:
+        """Of the loss on some rows, into `slope`; returns the divergence from the old policy."""
+        inputs, actions, part = some_rows(batch, targets, rows)
+        divergence = self._actor_gradient(inputs, actions, part, settings)
+        self._critic_gradient(inputs, part, settings)
+        return divergence
+
+    def _actor_gradient(
+        self, inputs: Tensor, actions: Tensor, part: Targets, settings: Update
+    ) -> Tensor:
+        learner = self.learner
+        values = learner.actor.forward(self.actor, inputs)
+        n = values[-1].shape[1]
+        advantages = part.advantages
+        if settings.normalize_advantage and n > 1:
+            mean = advantages.mean(dim=1, keepdim=True)
+            advantages = (advantages - mean) / (advantages.std(dim=1, keepdim=True) + _TINY)
+        weight = advantages / -n
+        divergence = weight[:, 0]
+        if settings.clip_range is not None:
+            change = learner.head.log_prob(values[-1], self.extra, actions) - part.log_prob
+            ratio = change.exp()
+            divergence = (ratio - 1 - change).mean(dim=1)
+            # The smaller of the two surrogates has no slope where the ratio is clipped.
+            beyond = torch.where(
+                advantages > 0, ratio > 1 + settings.clip_range, ratio < 1 - settings.clip_range
+            )
+            weight = weight * ratio.masked_fill(beyond, 0.0)
+        back, own = learner.head.backward(
+            values[-1], self.extra, actions, weight, -settings.ent_coef
+        )
+        learner.actor.backward(self.actor, values, back, self.actor_slope)
+        self.extra_slope.copy_(own)
+        return divergence
+
+    def _critic_gradient(self, inputs: Tensor, part: Targets, settings: Update) -> None:
+        critic = self.learner.critic
+        values = critic.forward(self.critic, inputs)
+        guess = values[-1][:, :, 0]
+        off = guess - part.returns
+        limit = settings.clip_range_vf
+        if limit is not None:
+            change = guess - part.values
+            inside = change.abs() <= limit
+            off = (part.values + change.clamp(-limit, limit) - part.returns) * inside
+        back = off.mul(2 * settings.vf_coef / guess.shape[1])[:, :, None]
+        critic.backward(self.critic, values, back, self.critic_slope)
+
+
+def some_rows(
+    batch: Batch, targets: Targets, rows: Tensor | None
+) -> tuple[Tensor, Tensor, Targets]:
+    """A minibatch: rows are (B,), the same for all candidates, or (K, B), or all."""
+    if rows is None:
+        return batch.inputs, batch.actions, targets
+    parts = (targets.advantages, targets.returns, targets.values, targets.log_prob)
+    taken = (x[:, rows] if rows.ndim == 1 else x.gather(1, rows) for x in parts)
+    return batch.inputs[rows], batch.actions[rows], Targets(*taken)
+
+
+def minibatches(
+    batch: Batch,
+    n_epochs: int,
+    size: int | None,
+    rng: Sequence[np.random.Generator],
+    like: Tensor,
+) -> Iterator[Tensor | None]:
+    """Rows of each minibatch, epoch by epoch: (B,) if one order serves all, else (K, B)."""
+    for _ in range(n_epochs):
+        if size is None:
+            yield batch.rows
+            continue
+        orders = np.stack([generator.permutation(len(batch)) for generator in rng])
+        rows = torch.as_tensor(orders, device=like.device)
+        rows = rows[0] if len(rng) == 1 else rows.repeat(len(like) // len(rng), 1)
+        if batch.rows is not None:
+            rows = batch.rows.gather(1, rows.expand(len(like), -1))
+        yield from torch.split(rows, size, dim=-1)

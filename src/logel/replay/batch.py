@@ -1,0 +1,169 @@
+"""What a learner learnt from at one stage: episodes as tensors, and advantages of any reward.
+
+Where an episode was cut (a time limit, or the rollout's end) the learner's own critic says what was
+still to come; where it ended for good, nothing was. Stable-Baselines3 does the same in two places
+of its code, so episodes can be treated one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from logel.data.stage import Stage
+from logel.errors import HistoryError
+from logel.policies.base import Policy
+from logel.types import Array, Float
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Episodes of one stage; N times in E episodes.
+
+    Attributes:
+        inputs: Observations as the networks take them, (N, i).
+        actions: (N,) or (N, k).
+        features: (N, q).
+        last: What each episode ended in, (E, i).
+        goes_on: Whether it was merely cut there, (E,).
+        ends: Row of each episode's last time, (E,).
+        cells: Place of every row in a grid of E episodes by T times, (N,).
+        shape: (E, T).
+        stage: Where it all comes from.
+        notes: What was noted about the stage.
+        rows: Rows that each copy of a learner sees, (K, N), where copies see different resamples
+            of the episodes; None if all see all.
+    """
+
+    inputs: Tensor
+    actions: Tensor
+    features: Tensor
+    last: Tensor
+    goes_on: Tensor
+    ends: Tensor
+    cells: Tensor
+    shape: tuple[int, int]
+    stage: Stage
+    notes: Mapping[str, Any]
+    rows: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        stage: Stage,
+        policy: Policy,
+        notes: Mapping[str, Any] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Batch:
+        """From a stage with features."""
+        goes_on = ~stage.terminated
+        last = stage.last_observations
+        if last is None:
+            if goes_on.any():
+                raise HistoryError(
+                    "replay needs the last observation of episodes that were cut off: give "
+                    "observations of shape (T + 1, ...)"
+                )
+            last = stage.observations[stage.starts]
+        assert stage.features is not None
+        device = policy.device
+        shape = (stage.n_episodes, int(stage.lengths.max()))
+        cells = np.repeat(np.arange(shape[0]) * shape[1], stage.lengths) + stage.times
+        discrete = stage.actions.dtype.kind == "i"
+
+        def moved(values: object, kind: torch.dtype) -> Tensor:
+            return torch.as_tensor(np.array(values), dtype=kind, device=device)
+
+        return cls(
+            inputs=policy.prepare_observations(stage.observations).to(dtype).flatten(1),
+            actions=moved(stage.actions, torch.int64 if discrete else dtype),
+            features=moved(stage.features, dtype),
+            last=policy.prepare_observations(last).to(dtype).flatten(1),
+            goes_on=moved(goes_on, dtype),
+            ends=moved(stage.starts + stage.lengths - 1, torch.int64),
+            cells=moved(cells, torch.int64),
+            shape=shape,
+            stage=stage,
+            notes={} if notes is None else notes,
+        )
+
+    def resampled(self, rng: Sequence[np.random.Generator], of: Sequence[Array]) -> Batch:
+        """Each copy sees as many rows as there are, of episodes drawn with replacement.
+
+        Args:
+            rng: One generator per copy.
+            of: The episodes each copy draws from.
+        """
+        rows = np.stack([self._drawn(one, mine) for one, mine in zip(rng, of, strict=True)])
+        return replace(self, rows=torch.as_tensor(rows, device=self.inputs.device))
+
+    def _drawn(self, rng: np.random.Generator, episodes: Array) -> Array:
+        lengths, starts, n = self.stage.lengths, self.stage.starts, len(self)
+        taken: list[Array] = []
+        missing = n
+        while missing > 0:
+            one = rng.choice(episodes)
+            taken.append(np.arange(starts[one], starts[one] + min(int(lengths[one]), missing)))
+            missing -= len(taken[-1])
+        return np.concatenate(taken)
+
+    def stage_of(self, member: int, rewards: Float) -> tuple[Stage, Float]:
+        """What one copy of a learner sees, as a stage, with its rewards (N,)."""
+        if self.rows is None:
+            return self.stage, rewards
+        rows = self.rows[member].cpu().numpy()
+        stage = self.stage
+        episode = np.repeat(np.arange(stage.n_episodes), stage.lengths)[rows]
+        # A new piece begins where an episode does, or another one follows.
+        first = np.flatnonzero((stage.times[rows] == 0) | (np.diff(rows, prepend=-2) != 1))
+        lengths = np.diff(first, append=len(rows))
+        ends = first + lengths - 1
+        whole = np.isin(rows[ends], stage.starts + stage.lengths - 1)
+        last = None
+        if stage.last_observations is not None:
+            following = stage.next_observations()
+            last = following[rows[ends]]
+        piece = Stage(
+            observations=stage.observations[rows],
+            actions=stage.actions[rows],
+            lengths=lengths,
+            terminated=stage.terminated[episode[ends]] & whole,
+            last_observations=last,
+            features=None if stage.features is None else stage.features[rows],
+            parameters=stage.parameters,
+        )
+        return piece, rewards[rows]
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def advantages(
+        self, rewards: Tensor, values: Tensor, last: Tensor, *, gamma: float, trace: float
+    ) -> Tensor:
+        """Generalised advantages (K, N) of rewards (K, N), values (K, N) and last values (K, E)."""
+        following = torch.roll(values, -1, dims=1)
+        following[:, self.ends] = last * self.goes_on
+        surprise = rewards + gamma * following - values
+        grid = surprise.new_zeros((len(surprise), self.shape[0] * self.shape[1]))
+        grid[:, self.cells] = surprise
+        grid = discounted_sums(grid.view(-1, *self.shape), gamma * trace)
+        return grid.flatten(1)[:, self.cells]
+
+
+def discounted_sums(values: Tensor, factor: float) -> Tensor:
+    """Sums over k of factor^k * values[t + k], along the last axis.
+
+    Sums of 1, 2, 4, ... terms, each from two of the ones before: a loop over times would cost a
+    call each.
+    """
+    total, reach = values, 1
+    while reach < values.shape[-1] and factor:
+        longer = total.clone()
+        longer[..., :-reach].add_(total[..., reach:], alpha=factor**reach)
+        total, reach = longer, 2 * reach
+    return total

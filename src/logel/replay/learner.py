@@ -1,0 +1,206 @@
+"""A learner is anything that turns parameters, a state, episodes and rewards into new parameters.
+
+Many copies learn side by side, one per candidate reward: rows of `parameters` and of whatever the
+learner keeps in its state. `StackedLearner` repeats Stable-Baselines3's learners for all copies at
+once; `OneByOne` calls somebody's own function for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from logel.data.settings import LearnerSettings
+from logel.data.stage import Stage
+from logel.policies.base import Policy
+from logel.replay.actor_critic import ActorCritic, State, Update
+from logel.replay.batch import Batch
+from logel.replay.heads import CategoricalHead, GaussianHead, Head
+from logel.replay.optimisers import Optimiser
+from logel.replay.stacked import ACTIVATIONS, StackedNetwork
+from logel.replay.trust_region import TrustRegion, TrustUpdate
+from logel.types import Array, Float
+
+Generators = Sequence[np.random.Generator]
+
+
+class Learner(Protocol):
+    """Copies of a learner, each with a generator of its own for all that is random in it."""
+
+    words: str
+    """What it is, for the estimate's description."""
+
+    def initial(self, rng: Generators) -> Any:
+        """What each copy has beside its policy before its first update."""
+
+    def update(
+        self, parameters: Tensor, state: Any, batch: Batch, rewards: Tensor, rng: Generators
+    ) -> tuple[Tensor, Any]:
+        """Policies (K, d) after an update on rewards (K, N), and what is carried on."""
+
+    def chosen(self, state: Any, members: Array) -> Any:
+        """The states of some copies, by index, repeats allowed."""
+
+
+UpdateFunction = Callable[[Float, Any, Stage, Float, np.random.Generator], tuple[Float, Any]]
+"""update(parameters, state, rollout, rewards, rng) -> (parameters, state), for one copy."""
+
+
+@dataclass(frozen=True, eq=False)
+class OneByOne:
+    """A learner given as functions for one copy.
+
+    Attributes:
+        function: See `UpdateFunction`; must not change the state it is given.
+        beginning: Makes the state before the first update; None for a learner without any.
+        words: What it is.
+    """
+
+    function: UpdateFunction
+    beginning: Callable[[np.random.Generator], Any] | None = None
+    words: str = "the learner's own update"
+
+    def initial(self, rng: Generators) -> list[Any]:
+        """See `Learner`."""
+        return [None if self.beginning is None else self.beginning(one) for one in rng]
+
+    def update(
+        self, parameters: Tensor, state: list[Any], batch: Batch, rewards: Tensor, rng: Generators
+    ) -> tuple[Tensor, list[Any]]:
+        """See `Learner`."""
+        moved, states = [], []
+        for k, before in enumerate(state):
+            stage, paid = batch.stage_of(k, rewards[k].double().cpu().numpy())
+            theta = parameters[k].double().cpu().numpy()
+            after, carried = self.function(theta, before, stage, paid, rng[k])
+            moved.append(torch.as_tensor(np.asarray(after, dtype=np.float64)).to(parameters))
+            states.append(carried)
+        return torch.stack(moved), states
+
+    def chosen(self, state: list[Any], members: Array) -> list[Any]:
+        """See `Learner`."""
+        return [state[int(k)] for k in members]
+
+
+@dataclass(frozen=True, eq=False)
+class StackedLearner:
+    """PPO, A2C or TRPO with the settings of a history; schedules come from the stages' notes."""
+
+    core: ActorCritic
+    settings: LearnerSettings
+    common: Update
+    words: str
+
+    @classmethod
+    def of(cls, settings: LearnerSettings, policy: Policy, n_inputs: int) -> StackedLearner | None:
+        """The learner, or None if it is of a kind that is not written out here."""
+        s = settings
+        plain = s.pi is not None and s.vf is not None and s.activation in ACTIVATIONS
+        known = s.algorithm in DEFAULTS and s.optimizer in (None, *_OPTIMISERS)
+        odd = {"amsgrad", "maximize", "momentum", "centered", "decoupled_weight_decay"}
+        options = dict(s.optimizer_options or {})
+        if not plain or not known or s.use_sde or any(options.get(name) for name in odd):
+            return None
+        assert s.pi is not None and s.vf is not None and s.activation is not None
+        n_actions = getattr(policy, "n_actions", None)
+        head: Head = GaussianHead(policy.action_dim) if n_actions is None else CategoricalHead()  # type: ignore[attr-defined]
+        n_outputs = head.n_extra if n_actions is None else int(n_actions)
+        actor = StackedNetwork((n_inputs, *s.pi, n_outputs), s.activation)
+        critic = StackedNetwork((n_inputs, *s.vf, 1), s.activation)
+        if actor.n_parameters + head.n_extra != policy.n_parameters:
+            return None
+        common = updated(DEFAULTS[s.algorithm], s)
+        name = s.optimizer or ("RMSprop" if s.algorithm == "A2C" else "Adam")
+        kind = TrustRegion if s.algorithm == "TRPO" else ActorCritic
+        core = kind(actor, critic, head, Optimiser(name, options))
+        return cls(core, s, common, described(s.algorithm, common))
+
+    def initial(self, rng: Generators) -> State:
+        """See `Learner`."""
+        orthogonal = self.settings.ortho_init is not False
+        return State(torch.stack([beginning(self.core.critic, one, orthogonal) for one in rng]))
+
+    def update(
+        self, parameters: Tensor, state: State, batch: Batch, rewards: Tensor, rng: Generators
+    ) -> tuple[Tensor, State]:
+        """See `Learner`."""
+        state = replace(state, critic=state.critic.to(parameters))
+        now = scheduled(self.common, batch.notes)
+        return self.core.update(parameters, state, batch, rewards, now, rng)
+
+    def chosen(self, state: State, members: Array) -> State:
+        """See `Learner`."""
+        index = torch.as_tensor(np.array(members), device=state.critic.device)
+        moments = {name: value[index] for name, value in state.moments.items()}
+        return replace(state, critic=state.critic[index], moments=moments)
+
+
+_OPTIMISERS = ("Adam", "RMSprop", "RMSpropTFLike")
+# Stable-Baselines3's own, for settings that nobody knows.
+DEFAULTS: dict[str, Update] = {
+    "PPO": Update(),
+    "A2C": Update(
+        gae_lambda=1.0,
+        learning_rate=7e-4,
+        n_epochs=1,
+        batch_size=None,
+        clip_range=None,
+        normalize_advantage=False,
+    ),
+    "TRPO": TrustUpdate(),
+}
+# A2C has neither epochs nor minibatches nor a clip range, whatever a file says.
+_NOT_OF_A2C = ("n_epochs", "batch_size", "clip_range", "clip_range_vf", "target_kl")
+
+
+def updated(common: Update, settings: LearnerSettings) -> Update:
+    """Settings of an update with those that are known put in."""
+    known = {
+        name: value for name in vars(common) if (value := getattr(settings, name, None)) is not None
+    }
+    if settings.algorithm == "A2C":
+        known = {name: value for name, value in known.items() if name not in _NOT_OF_A2C}
+    return replace(common, **known)
+
+
+def scheduled(common: Update, notes: Any) -> Update:
+    """Settings of an update at one stage: schedules have values of their own there."""
+    known: dict[str, Any] = {
+        name: float(value)
+        for name in ("learning_rate", "clip_range", "clip_range_vf")
+        if getattr(common, name) is not None and isinstance(value := notes.get(name), int | float)
+    }
+    return replace(common, **known)
+
+
+def described(algorithm: str, common: Update) -> str:
+    """The learner in half a line."""
+    parts = [f"rate {common.learning_rate:.2g}", f"lambda {common.gae_lambda:.3g}"]
+    if algorithm == "PPO":
+        parts.insert(0, f"{common.n_epochs} epochs")
+    return f"{algorithm} ({', '.join(parts)})"
+
+
+def beginning(network: StackedNetwork, rng: np.random.Generator, orthogonal: bool) -> Tensor:
+    """A critic before it learnt anything, as Stable-Baselines3 makes it."""
+    generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+    parts = []
+    for index, (width, out) in enumerate(pairwise(network.widths)):
+        weight, bias = torch.empty(out, width), torch.zeros(out)
+        if orthogonal:
+            # Gains of SB3: the root of two between layers, one for the value.
+            gain = math.sqrt(2) if index < len(network.widths) - 2 else 1.0
+            torch.nn.init.orthogonal_(weight, gain=gain, generator=generator)
+        else:
+            bound = 1 / math.sqrt(width)
+            weight.uniform_(-bound, bound, generator=generator)
+            bias.uniform_(-bound, bound, generator=generator)
+        parts += [weight.flatten(), bias]
+    return torch.cat(parts)

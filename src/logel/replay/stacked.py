@@ -1,0 +1,107 @@
+"""Many copies of one network side by side, derivatives written out.
+
+Replay asks what a learner would have become under many candidate rewards. All candidates see the
+same observations through networks of the same shape, so their parameters are rows of one array and
+every layer is one product for all of them: the work of a loop over candidates at the price of few
+calls. Autograd would keep a graph that is thrown away after each minibatch; a backward pass by hand
+takes a third of the calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+Views = list[tuple[Tensor, Tensor]]
+
+# Slope below zero of torch's leaky_relu.
+_LEAK = 0.01
+
+
+def _tanh_slope(values: Tensor) -> Tensor:
+    return 1.0 - values * values
+
+
+def _relu_slope(values: Tensor) -> Tensor:
+    return (values > 0).to(values.dtype)
+
+
+def _elu_slope(values: Tensor) -> Tensor:
+    return torch.where(values > 0, 1.0, values + 1.0)
+
+
+def _leaky_slope(values: Tensor) -> Tensor:
+    return torch.where(values > 0, 1.0, _LEAK)
+
+
+# Activations whose slope follows from their value: nothing else must be kept for the way back.
+ACTIVATIONS = {
+    "tanh": (torch.tanh, _tanh_slope),
+    "relu": (torch.relu, _relu_slope),
+    "elu": (torch.nn.functional.elu, _elu_slope),
+    "leaky_relu": (torch.nn.functional.leaky_relu, _leaky_slope),
+}
+
+
+@dataclass(frozen=True)
+class StackedNetwork:
+    """The shape of a perceptron; parameters travel as rows, weight (out x in) before bias."""
+
+    widths: tuple[int, ...]
+    activation: str = "tanh"
+
+    @property
+    def n_parameters(self) -> int:
+        """Of one copy."""
+        return sum((width + 1) * out for width, out in pairwise(self.widths))
+
+    def views(self, flat: Tensor) -> Views:
+        """Weight (K, out, in) and bias (K, 1, out) of every layer, as views of (K, n)."""
+        result, at = [], 0
+        for width, out in pairwise(self.widths):
+            weight = flat[:, at : at + out * width].view(-1, out, width)
+            at += out * width
+            result.append((weight, flat[:, None, at : at + out]))
+            at += out
+        return result
+
+    def forward(self, layers: Views, inputs: Tensor) -> list[Tensor]:
+        """Input of every layer, then the outputs (K, B, out); inputs (B, in) or (K, B, in)."""
+        act = ACTIVATIONS[self.activation][0]
+        if inputs.ndim == 2:
+            inputs = inputs.expand(len(layers[0][0]), *inputs.shape)
+        values = [inputs]
+        for index, (weight, bias) in enumerate(layers):
+            linear = torch.baddbmm(bias, values[-1], weight.transpose(1, 2))
+            values.append(act(linear) if index < len(layers) - 1 else linear)
+        return values
+
+    def outputs(self, flat: Tensor, inputs: Tensor) -> Tensor:
+        """Of every copy, (K, B, out)."""
+        return self.forward(self.views(flat), inputs)[-1]
+
+    def backward(self, layers: Views, values: list[Tensor], back: Tensor, into: Views) -> None:
+        """Gradients of sum(outputs * back) w.r.t. all parameters, written `into` their views."""
+        slope = ACTIVATIONS[self.activation][1]
+        for index in reversed(range(len(layers))):
+            weight, bias = into[index]
+            torch.sum(back, dim=1, keepdim=True, out=bias)
+            weight.copy_(torch.bmm(back.transpose(1, 2), values[index]))
+            if index > 0:
+                back = torch.bmm(back, layers[index][0]).mul_(slope(values[index]))
+
+    def tangent(self, layers: Views, values: list[Tensor], direction: Views) -> Tensor:
+        """Derivative of the outputs along a direction of the parameters, (K, B, out)."""
+        slope = ACTIVATIONS[self.activation][1]
+        moved: Tensor | None = None
+        for index, (weight, bias) in enumerate(direction):
+            change = torch.baddbmm(bias, values[index].expand(len(bias), -1, -1), weight.mT)
+            if moved is not None:
+                own = layers[index][0].expand(len(bias), -1, -1)
+                change = torch.baddbmm(change, moved, own.transpose(1, 2))
+            moved = change if index == len(direction) - 1 else change * slope(values[index + 1])
+        assert moved is not None
+        return moved
