@@ -10,7 +10,9 @@ answer  status, notes, words, intervals
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -23,9 +25,11 @@ from logel.inference.gauge import FAR_LEVEL, Gauge, check_movement
 from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
 from logel.inference.path import find_along_path, path_applies
+from logel.inference.replayed import find_by_replay, replay_applies
 from logel.inference.watched import Look, Watched, naming
 from logel.policies.base import Policy
 from logel.policies.cloning import ClonedPath, known_or_cloned
+from logel.replay.learner import Learner
 from logel.rules.functions import Basis, StageSums, stage_sums
 from logel.rules.rates import Rates
 from logel.threads import limited_threads
@@ -34,6 +38,7 @@ from logel.types import FeatureFunction, Float, Progress
 __all__ = ["METHODS", "Method", "infer_reward"]
 
 logger = logging.getLogger(__name__)
+_Outcome = tuple[Found, Gauge, Method, tuple[CloneFacts, ...] | None]
 
 
 @limited_threads()
@@ -47,6 +52,7 @@ def infer_reward(
     use_parameters: bool = True,
     intervals: bool = True,
     seed: int = 0,
+    learner: Learner | None = None,
     progress: Progress | None = None,
 ) -> RewardEstimate:
     """Recover the reward weights of a learner from its history.
@@ -60,7 +66,8 @@ def infer_reward(
         policy: Family of the learner's policies (or of the clones that stand for them).
         gamma: The learner's discount factor, in [0, 1).
         method: "default" takes "joint" for tabular and linear policies of moderate size, "two-step"
-            for larger ones and "mirror" for networks; "paper" is exactly the paper's algorithm,
+            for larger ones, "replay" for networks with known parameters whose learner is known
+            too, and "mirror" for other networks; "paper" is exactly the paper's algorithm,
             "authors" what its experiments run; or a `Method` of your own.
         features: Maps (observations, actions, next_observations) to reward features (N, q); needed
             when the episodes carry none.
@@ -68,6 +75,8 @@ def infer_reward(
         intervals: Whether to compute intervals, clones' held-out fit and comparisons with learners
             that want nothing; False is faster.
         seed: Chooses held-out episodes and starting points; the same seed gives the same estimate.
+        learner: For "replay": the learner's own update, see `logel.replay.learner.OneByOne`, if it
+            is not one that the history names.
         progress: Called with (what, done, total) during long work.
     """
     check_gamma(gamma)
@@ -77,23 +86,24 @@ def infer_reward(
         )
     report = progress or (lambda what, done, total: None)
     watched = Watched(history, policy, gamma, features, use_parameters, intervals, seed, report)
-    name, chosen = _choose(method, watched)
+    name, chosen = _choose(method, watched, learner)
     family, d = type(policy).__name__, policy.n_parameters
     logger.info("method %s: %d stages, %s with %d parameters", name, len(history), family, d)
     chosen = chosen if intervals else chosen.without_intervals(policy)
     look = watched.look
-    find = {
+    ways: dict[Coordinates, Callable[[Watched, Look, Method], _Outcome]] = {
         Coordinates.PARAMETERS: _in_parameters,
         Coordinates.FUNCTIONS: _in_functions,
         Coordinates.PATH: _along_path,
-    }[Coordinates(chosen.coordinates)]
-    found, gauge, used, clones = find(watched, look, chosen)
+        Coordinates.REPLAY: partial(_by_replay, learner=learner),
+    }
+    found, gauge, used, clones = ways[Coordinates(chosen.coordinates)](watched, look, chosen)
     notes = look.seen.moments.offset_notes(look.names, centred=used.centres)
     asked = Asked(name, used, gamma, seed, intervals, look.names, history.complete, clones, notes)
     return answer(found, gauge, asked)
 
 
-def _choose(method: str | Method, watched: Watched) -> tuple[str, Method]:
+def _choose(method: str | Method, watched: Watched, learner: Learner | None) -> tuple[str, Method]:
     if not isinstance(method, str):
         return "custom", method
     if method != "default":
@@ -101,16 +111,23 @@ def _choose(method: str | Method, watched: Watched) -> tuple[str, Method]:
     name = "two-step" if watched.policy.convex else "mirror"
     if path_applies(watched):
         name = "joint"
+    elif learner is not None or replay_applies(watched):
+        name = "replay"
     return f"default ({name})", METHODS[name]
-
-
-_Outcome = tuple[Found, Gauge, Method, tuple[CloneFacts, ...] | None]
 
 
 def _along_path(watched: Watched, look: Look, method: Method) -> _Outcome:
     """Path, weights and rule together."""
     found, gauge = find_along_path(watched, look, method)
     return found, gauge, method, None
+
+
+def _by_replay(watched: Watched, look: Look, method: Method, learner: Learner | None) -> _Outcome:
+    """Policies move as the learner's own code moves them."""
+    other, gauge, _, _ = _in_functions(watched, look, METHODS["mirror"])
+    parameters, path = _path(watched, look, method)
+    found = find_by_replay(watched, method, parameters, gauge, other, learner)
+    return found, gauge, method, CloneFacts.of_path(path)
 
 
 def _path(watched: Watched, look: Look, method: Method) -> tuple[Float, ClonedPath | None]:

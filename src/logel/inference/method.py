@@ -20,11 +20,13 @@ class Coordinates(Choice):
     FUNCTIONS: log-probabilities move along feature advantages, for any family (mirror descent).
     PATH: path, weights and rule together, in a world pooled over all stages (families with few
         parameters); nothing is taken as seen, a smoother goes along the whole path.
+    REPLAY: policies move as the learner's own update code moves them, critic and all.
     """
 
     PARAMETERS = "parameters"
     FUNCTIONS = "functions"
     PATH = "path"
+    REPLAY = "replay"
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,10 @@ class Method:
         heats: Path: rounds of each heat, and the log evidence by which a rule may trail the leader
             and still run in the next one. In the first rounds evidence is still far from settled,
             so only the hopeless go.
+
+        n_stages: Replay: steps that are replayed, the first ones of the history.
+        n_members: Replay: copies of the learner that learn side by side; None is 16, or more for
+            many features.
     """
 
     coordinates: Coordinates | str = Coordinates.PARAMETERS
@@ -104,6 +110,9 @@ class Method:
     models: tuple[str, ...] | None = None
     complexity_cost: float = 4.0
     heats: tuple[tuple[int, float], ...] = ((4, 150.0), (3, 30.0), (10, 0.0))
+
+    n_stages: int = 30
+    n_members: int | None = None
 
     def __post_init__(self) -> None:
         kinds: dict[str, type[Choice]] = {
@@ -151,6 +160,11 @@ class Method:
         for name, least in (("max_iterations", 1), ("n_groups", 0), ("n_draws", 2)):
             if getattr(self, name) < least:
                 raise OptionError(f"{name} must be at least {least}, but is {getattr(self, name)}")
+        if self.n_stages < 1 or (self.n_members is not None and self.n_members < 4):
+            raise OptionError(
+                f"replay needs at least one step and four members, not {self.n_stages} and "
+                f"{self.n_members}"
+            )
         for name in ("trace", "pool"):
             if not 0 <= getattr(self, name) <= 1:
                 raise OptionError(f"{name} must be in [0, 1], but is {getattr(self, name)}")
@@ -221,4 +235,6 @@ METHODS: dict[str, Method] = {
         n_groups=20,
         n_draws=2000,
     ),
+    # The learner's own update, run again: networks whose learner is known.
+    "replay": Method(coordinates=Coordinates.REPLAY, rates=None, ridge=None, n_draws=2000),
 }

@@ -34,8 +34,9 @@ Generators = Sequence[np.random.Generator]
 class Learner(Protocol):
     """Copies of a learner, each with a generator of its own for all that is random in it."""
 
-    words: str
-    """What it is, for the estimate's description."""
+    @property
+    def words(self) -> str:
+        """What it is, for the estimate's description."""
 
     def initial(self, rng: Generators) -> Any:
         """What each copy has beside its policy before its first update."""

@@ -1,0 +1,309 @@
+"""Weights from the learner's own update, run again: the inference of `logel.replay` as a method.
+
+`x[t+1] = update(x[t], episodes, rewards, hidden state)`: the rule is somebody's code, its hidden
+state (critic, optimiser) is carried along, and the weights are those whose updates lead where the
+learner went.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from logel.data.settings import LearnerSettings
+from logel.errors import IdentificationError, OptionError
+from logel.inference.answer import Found
+from logel.inference.gauge import Fit, Gauge
+from logel.inference.method import Method
+from logel.inference.null import ENOUGH_STEPS, shortness
+from logel.inference.spread import Spread, student_draws
+from logel.inference.status import Status
+from logel.inference.watched import Watched, naming
+from logel.policies.base import Policy
+from logel.policies.layers import LayeredPolicy
+from logel.replay.batch import Batch
+from logel.replay.ensemble import Course, Ensemble
+from logel.replay.fit import ReplayFit, fit_replay, searched
+from logel.replay.learner import Learner, StackedLearner
+from logel.replay.movement import Movement
+from logel.types import Float
+
+logger = logging.getLogger(__name__)
+
+# Of the movement that could be explained at all: the share that must be. A learner replayed with
+# its own settings reaches nine tenths, a random walk nothing.
+_ENOUGH = 0.5
+# Times what other minibatches would change: what a fit may leave unexplained. One that is stuck
+# leaves ten times as much.
+_STUCK = 10.0
+# What is taken for a share of movement that nobody can explain.
+_ROUNDING = 0.01
+# Settings that people have when they say nothing: Stable-Baselines3's own and CleanRL's.
+ORDINARY: tuple[LearnerSettings, ...] = (
+    LearnerSettings("PPO"),
+    LearnerSettings("PPO", n_epochs=4, learning_rate=2.5e-4, batch_size=256, ent_coef=0.01),
+    LearnerSettings("A2C"),
+    LearnerSettings("A2C", learning_rate=5e-3, normalize_advantage=True),
+    LearnerSettings("TRPO"),
+)
+# Settings whose loss per step is within this of the best are fitted too, and averaged.
+_AS_GOOD = 0.1
+
+
+def replay_applies(watched: Watched) -> bool:
+    """Whether a history says all that replay needs: a network's parameters, and its learner."""
+    history, policy = watched.history, watched.policy
+    if not watched.use_parameters or policy.convex or len(history) < 2:
+        return False
+    first = history[0]
+    settings = LearnerSettings.of(history)
+    if settings is None or first.parameters is None or first.last_observations is None:
+        return False
+    return StackedLearner.of(settings, policy, _n_inputs(first.observations, policy)) is not None
+
+
+def _n_inputs(observations: Float, policy: Policy) -> int:
+    return int(policy.prepare_observations(observations[:1]).flatten(1).shape[1])
+
+
+def find_by_replay(
+    watched: Watched,
+    method: Method,
+    parameters: Float,
+    gauge: Gauge,
+    other: Found,
+    learner: Learner | None = None,
+) -> Found:
+    """Weights whose replayed updates lead where the learner went.
+
+    Args:
+        watched: What is asked of what.
+        method: The choices.
+        parameters: Of every stage's policy, (m + 1, d).
+        gauge: What no data can tell.
+        other: What another rule found: the first guess, and the way out if replay explains little.
+        learner: The update, if it is not one that the history names.
+    """
+    course = _course(watched, method, parameters)
+    learners = [learner] if learner is not None else _learners(watched, course)
+    fits = _fitted(watched, method, course, learners, other.weights)
+    best = fits[0]
+    found = _found(watched, method, course, fits, gauge, other)
+    logger.info("replay explains %.3f, %s %.3f", best.fit.explained, other.rule, _share(other))
+    return found
+
+
+def _course(watched: Watched, method: Method, parameters: Float) -> Course:
+    """The first steps of the history as tensors."""
+    n = min(len(parameters), method.n_stages + 1)
+    notes = watched.history.notes
+    batches, movements = [], []
+    for t, stage in zip(range(n - 1), watched.stages(), strict=False):
+        with naming(t):
+            batches.append(Batch.of(stage, watched.policy, notes[t] if t < len(notes) else None))
+            movements.append(Movement.at(stage, watched.policy, parameters[t]))
+    settings = LearnerSettings.of(watched.history)
+    between = None if settings is None else settings.n_updates_between
+    own = bool(watched.history.own_episodes)
+    course = Course(batches, parameters[:n], movements, own=own, n_updates=between or 1)
+    if not any(x @ x > 1e-18 for x in course.observed):
+        raise IdentificationError(
+            "the policies do not move between stages: there is nothing to explain"
+        )
+    return course
+
+
+def _learners(watched: Watched, course: Course) -> list[Learner]:
+    """The learner that the history names, or the ordinary ones if it names none."""
+    settings, n_inputs = LearnerSettings.of(watched.history), course.batches[0].inputs.shape[1]
+    offered = [settings] if settings is not None else _ordinary(watched.policy, n_inputs)
+    built = [
+        StackedLearner.of(replace(one, gamma=watched.gamma), watched.policy, n_inputs)
+        for one in offered
+    ]
+    known: list[Learner] = [one for one in built if one is not None]
+    if not known:
+        name = "an unknown learner" if settings is None else settings.algorithm
+        raise OptionError(
+            f"{name} with this network cannot be replayed: pass learner=, its own update"
+        )
+    return known
+
+
+def _ordinary(policy: Policy, n_inputs: int) -> list[LearnerSettings]:
+    """Ordinary settings for a plain network."""
+    if not isinstance(policy, LayeredPolicy) or policy.convex:
+        return []
+    hidden = tuple(policy.layers.widths[1:-1])
+    return [replace(one, pi=hidden, vf=hidden, activation="tanh") for one in ORDINARY]
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    """A learner and the weights found with it."""
+
+    fit: ReplayFit
+    learner: Learner
+    loss: float
+
+
+def _fitted(
+    watched: Watched,
+    method: Method,
+    course: Course,
+    learners: Sequence[Learner],
+    guess: Float,
+) -> list[_Fitted]:
+    """Fits with all learners that explain the first steps about equally well, best first."""
+    tried = []
+    for learner in learners:
+        members = method.n_members or max(16, 2 * len(guess) + 6)
+        ensemble = Ensemble(
+            course, learner, n_members=members, seed=watched.seed, progress=watched.report
+        )
+        starts = guess * ensemble.scale
+        size = np.linalg.norm(starts)
+        starts = starts / size if size > 0 else np.full(len(guess), len(guess) ** -0.5)
+        centre, loss = searched(ensemble, starts[None])
+        logger.info("%s: loss %.3f on the first steps", learner.words, loss)
+        tried.append((loss, ensemble, centre))
+    least = min(loss for loss, _, _ in tried)
+    fits = [
+        _Fitted(fit_replay(ensemble, centre), ensemble.learner, loss)
+        for loss, ensemble, centre in tried
+        if loss <= least + _AS_GOOD
+    ]
+    return sorted(fits, key=lambda one: -one.fit.explained)
+
+
+def _share(found: Found) -> float:
+    return float(np.nanmean(found.fit.explained))
+
+
+def _found(
+    watched: Watched,
+    method: Method,
+    course: Course,
+    fits: Sequence[_Fitted],
+    gauge: Gauge,
+    other: Found,
+) -> Found:
+    """Weights of the fits together, or of the other rule where they explain too little."""
+    best, m = fits[0].fit, len(course)
+    sure = [one for one in fits if _explains(one.fit, course)]
+    words = _words(watched, course, fits)
+    if not sure or m < ENOUGH_STEPS:
+        return _fallen_back(watched, method, best, gauge, other, words)
+    shares = np.exp([-(one.loss - fits[0].loss) for one in fits if one in sure])
+    weights = [gauge.project(one.fit.weights) for one in sure]
+    sizes = [np.linalg.norm(w) for w in weights]
+    mean = (
+        sum(share * w / size for share, w, size in zip(shares, weights, sizes, strict=True))
+        / shares.sum()
+    )
+    stuck = best.excess > _STUCK
+    draws = _draws(sure, shares, gauge, method, watched.seed)
+    return Found(
+        weights=np.asarray(mean),
+        rates=np.ones(len(watched.history) - 1),
+        fit=_fit_of(best, len(watched.history) - 1),
+        gain=np.inf,
+        words=words,
+        rule="replay",
+        solved=Status.NOT_CONVERGED if stuck else Status.OK,
+        trace=best.trace,
+        rank=len(mean) - gauge.n,
+        condition=float(np.linalg.cond(best.covariance)) ** 0.5,
+        keeps_scale=False,
+        spread=Spread(draws=draws) if watched.intervals else None,
+        gains={},
+        notes=(*(_stuck_note(best) if stuck else ()), *_scale_note(fits)),
+    )
+
+
+def _stuck_note(fit: ReplayFit) -> tuple[str, ...]:
+    return (
+        f"replay left {fit.excess:.0f} times as much unexplained as other minibatches would "
+        "change: the fit is stuck; try another seed, or more members",
+    )
+
+
+def _scale_note(fits: Sequence[_Fitted]) -> list[str]:
+    size = np.linalg.norm(fits[0].fit.weights)
+    return [f"replay fits best with rewards {size:.2g} times these weights"]
+
+
+def _explains(fit: ReplayFit, course: Course) -> bool:
+    """Whether replay explains what can be explained: more than half of what is no noise."""
+    sizes = np.array([step.moved**2 for step in fit.steps])
+    often = 1.0 if course.own else 2.0
+    noise = np.array([min(often * step.scatter, 0.9) for step in fit.steps])
+    return fit.explained > _ENOUGH * float((sizes * (1 - noise)).sum() / sizes.sum())
+
+
+def _fit_of(fit: ReplayFit, n_steps: int) -> Fit:
+    """Step by step; steps that were not replayed count as not seen."""
+    explained, cosines = np.full(n_steps, np.nan), np.full(n_steps, np.nan)
+    explained[: len(fit.steps)] = [1 - step.unexplained for step in fit.steps]
+    cosines[: len(fit.steps)] = [step.cosine for step in fit.steps]
+    return Fit(explained, cosines, 0.0)
+
+
+def _draws(
+    fits: Sequence[_Fitted], shares: Float, gauge: Gauge, method: Method, seed: int
+) -> Float:
+    rng = np.random.default_rng([seed, 23])
+    counts = rng.multinomial(method.n_draws, shares / shares.sum())
+    parts = []
+    for one, n in zip(fits, counts, strict=True):
+        fit = one.fit
+        drawn = student_draws(fit.weights, fit.covariance, fit.freedom, int(n), rng)
+        parts.append(gauge.project(drawn.T).T / np.linalg.norm(fit.weights))
+    return np.concatenate(parts)
+
+
+def _fallen_back(
+    watched: Watched,
+    method: Method,
+    best: ReplayFit,
+    gauge: Gauge,
+    other: Found,
+    words: str,
+) -> Found:
+    """The rule that explains more, with nothing claimed: no direction is excluded."""
+    m = len(watched.history) - 1
+    rng = np.random.default_rng([watched.seed, 29])
+    anything = gauge.project(rng.standard_normal((len(other.weights), method.n_draws))).T
+    said = (
+        f"replaying the learner's update explains {100 * max(best.explained, 0.0):.0f}% of its "
+        "movement: its settings may be others than the history says, or it wants nothing",
+    )
+    spread = Spread(draws=anything) if watched.intervals else None
+    if _share(other) > best.explained:
+        notes = (*said, f"these weights are those of the rule '{other.rule}'", *other.notes)
+        return replace(other, gain=0.0, spread=spread, notes=notes, words=f"{words}; {other.words}")
+    return replace(
+        other,
+        weights=gauge.project(best.weights),
+        rates=np.ones(m),
+        fit=_fit_of(best, m),
+        gain=0.0,
+        words=words,
+        rule="replay",
+        solved=Status.OK,
+        trace=best.trace,
+        keeps_scale=False,
+        spread=spread,
+        gains={},
+        notes=(*said, *shortness(len(best.steps))),
+    )
+
+
+def _words(watched: Watched, course: Course, fits: Sequence[_Fitted]) -> str:
+    names = " or ".join(one.learner.words for one in fits)
+    m, n = len(course), len(watched.history) - 1
+    steps = f"{m} steps" if m == n else f"the first {m} of {n} steps"
+    return f"the learner's own update replayed over {steps}: {names}"
