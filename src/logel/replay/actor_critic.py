@@ -11,6 +11,7 @@ from torch import Tensor
 
 from logel.replay.batch import Batch
 from logel.replay.heads import Head
+from logel.replay.normaliser import RunningReturns
 from logel.replay.optimisers import Moments, Optimiser, clip_rows
 from logel.replay.stacked import StackedNetwork
 
@@ -24,6 +25,7 @@ class State:
 
     critic: Tensor
     moments: Moments = field(default_factory=dict)
+    returns: RunningReturns | None = None
 
 
 @dataclass(frozen=True)
@@ -201,13 +203,19 @@ def minibatches(
     like: Tensor,
 ) -> Iterator[Tensor | None]:
     """Rows of each minibatch, epoch by epoch: (B,) if one order serves all, else (K, B)."""
-    for _ in range(n_epochs):
-        if size is None:
-            yield batch.rows
-            continue
-        orders = np.stack([generator.permutation(len(batch)) for generator in rng])
-        rows = torch.as_tensor(orders, device=like.device)
-        rows = rows[0] if len(rng) == 1 else rows.repeat(len(like) // len(rng), 1)
-        if batch.rows is not None:
-            rows = batch.rows.gather(1, rows.expand(len(like), -1))
+    if size is None:
+        yield from [batch.rows] * n_epochs
+        return
+    # All drawn before the first step: those that stop early leave the generators as others do.
+    for rows in [shuffled(batch, rng, like) for _ in range(n_epochs)]:
         yield from torch.split(rows, size, dim=-1)
+
+
+def shuffled(batch: Batch, rng: Sequence[np.random.Generator], like: Tensor) -> Tensor:
+    """All rows in a random order: (N,) if it serves all candidates, else (K, N)."""
+    orders = np.stack([generator.permutation(len(batch)) for generator in rng])
+    rows = torch.as_tensor(orders, device=like.device)
+    rows = rows[0] if len(rng) == 1 else rows.repeat(len(like) // len(rng), 1)
+    if batch.rows is None:
+        return rows
+    return batch.rows.gather(1, rows.expand(len(like), -1))
