@@ -85,6 +85,10 @@ class Draws:
         drawn = self.orders[self.given[0] - 1 :]
         return drawn[0] if drawn else np.arange(n)
 
+    def integers(self, high: int) -> int:
+        """A seed for what was not drawn from numpy."""
+        return 1000
+
     def standard_normal(self, n: int) -> Any:
         """As drawn by sb3-contrib, whose flat parameters begin with the log-deviations."""
         self.given[1] += 1

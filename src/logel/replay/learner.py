@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
@@ -35,8 +36,9 @@ Generators = Sequence[np.random.Generator]
 class Learner(Protocol):
     """Copies of a learner, each with a generator of its own for all that is random in it."""
 
-    words: str
-    """What it is, for the estimate's description."""
+    @property
+    def words(self) -> str:
+        """What it is, for the estimate's description."""
 
     def initial(self, rng: Generators) -> Any:
         """What each copy has beside its policy before its first update."""
@@ -77,10 +79,15 @@ class OneByOne:
     ) -> tuple[Tensor, list[Any]]:
         """See `Learner`."""
         moved, states = [], []
+        # Copies that share a generator get the same numbers from it, and leave it behind them.
+        shared = [deepcopy(one) for one in rng] if len(rng) < len(state) else []
         for k, before in enumerate(state):
+            last = k >= len(state) - len(rng)
+            member = k % len(rng)
+            own = rng[member] if last else deepcopy(shared[member])
             stage, paid = batch.stage_of(k, rewards[k].double().cpu().numpy())
             theta = parameters[k].double().cpu().numpy()
-            after, carried = self.function(theta, before, stage, paid, rng[k])
+            after, carried = self.function(theta, before, stage, paid, own)
             moved.append(torch.as_tensor(np.asarray(after, dtype=np.float64)).to(parameters))
             states.append(carried)
         return torch.stack(moved), states
