@@ -66,8 +66,7 @@ class TrustRegion(ActorCritic):
         slope = torch.empty_like(critic)
         layers, into = self.critic.views(critic), self.critic.views(slope)
         epochs = settings.n_critic_updates
-        for rows in minibatches(batch, epochs, settings.batch_size, rng, critic):
-            inputs, _, part = some_rows(batch, targets, rows)
+        for inputs, _, part in minibatches(batch, targets, epochs, settings.batch_size, rng):
             values, returns = self.critic.forward(layers, inputs), part.returns
             back = (values[-1][:, :, 0] - returns) * (2 / returns.shape[1])
             self.critic.backward(layers, values, back[:, :, None], into)
