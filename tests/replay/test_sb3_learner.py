@@ -26,7 +26,7 @@ from logel.policies.sb3_settings import model_settings
 from logel.replay.actor_critic import State
 from logel.replay.batch import Batch
 from logel.replay.learner import StackedLearner
-from logel.replay.sb3 import SB3Learner, _built, learner_for, own_update
+from logel.replay.sb3 import SB3Learner, learner_for, model_for, own_update
 
 SMALL = {"batch_size": 7, "n_epochs": 3, "learning_rate": 3e-3}
 CASES = [
@@ -69,7 +69,8 @@ def test_slow_and_fast_agree(
     run = run_of(algorithm, tmp_path, n_updates=3, **options)
     fast, note = learner_for(run.settings, run.policy, 3)
     assert isinstance(fast, StackedLearner) and note is None
-    slow = SB3Learner(run.model if live else _built(run.settings, run.policy, 3, ""), run.settings)
+    model = run.model if live else model_for(run.settings, run.policy, 3)
+    slow = SB3Learner(model, run.settings)
     # Two generators for four candidates, in turn.
     fast_rng, slow_rng = generators(), generators()
     before = np.random.get_state()[1].copy()  # noqa: NPY002
@@ -80,7 +81,8 @@ def test_slow_and_fast_agree(
         batch, theta = run.batch(t), given([stage.parameters] * 4)
         rewards = torch.tensor([[1.0], [-2.0], [0.1], [0.3]]) @ batch.features.T
         found, fast_state = fast.update(theta, fast_state, batch, rewards, fast_rng)
-        own, slow_state = slow.update(theta, slow_state, batch, rewards, slow_rng)
+        with torch.no_grad():
+            own, slow_state = slow.update(theta, slow_state, batch, rewards, slow_rng)
         np.testing.assert_allclose(found, own, rtol=1e-5, atol=1e-5)
         critics = torch.stack([critic_of(one) for one in slow_state.models])
         np.testing.assert_allclose(fast_state.critic, critics, rtol=1e-5, atol=1e-5)
@@ -144,7 +146,7 @@ def test_what_is_not_written_out_runs_slowly_and_says_so(
 
 
 class Halved(PPO):
-    """Learns from half of its advantages' sizes, and then once more."""
+    """Believes only half of its advantages."""
 
     def train(self) -> None:
         self.rollout_buffer.advantages *= 0.5

@@ -87,7 +87,9 @@ class OneByOne:
             own = rng[member] if last else deepcopy(shared[member])
             stage, paid = batch.stage_of(k, rewards[k].double().cpu().numpy())
             theta = parameters[k].double().cpu().numpy()
-            after, carried = self.function(theta, before, stage, paid, own)
+            # Somebody's own update may need the gradients that replay itself does without.
+            with torch.enable_grad():
+                after, carried = self.function(theta, before, stage, paid, own)
             moved.append(torch.as_tensor(np.asarray(after, dtype=np.float64)).to(parameters))
             states.append(carried)
         return torch.stack(moved), states

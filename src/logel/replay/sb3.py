@@ -163,7 +163,7 @@ def learner_for(
         assert fast is not None
         return fast, None
     if model is None:
-        slow = SB3Learner(_built(settings, policy, n_inputs, why), settings)
+        slow = SB3Learner(model_for(settings, policy, n_inputs), settings)
     else:
         slow = SB3Learner(model, _completed(model_settings(model), settings))
     return slow, f"replayed by Stable-Baselines3's own code, candidate by candidate: {why}"
@@ -192,16 +192,21 @@ def _algorithms() -> dict[str, Any]:
     return {**known, "TRPO": TRPO}
 
 
-def _built(settings: LearnerSettings, policy: Policy, n_inputs: int, why: str) -> Any:
-    """A new model with a learner's settings, in a world that only has spaces."""
-    s, algorithms = settings, _algorithms()
-    if s.algorithm == "TRPO" and "TRPO" not in algorithms:
+def model_for(settings: LearnerSettings, policy: Policy, n_inputs: int) -> Any:
+    """A new model with a learner's settings, in a world that only has spaces.
+
+    Raises:
+        OptionError: If the settings do not tell all that it takes.
+    """
+    s, kind = settings, _algorithms().get(settings.algorithm)
+    if kind is None and s.algorithm == "TRPO":
         raise MissingExtraError("sb3-contrib", "mujoco")
-    known = s.algorithm in algorithms and optimiser_name(s) in _OPTIMISERS and not s.use_sde
-    if not known or s.pi is None or s.vf is None or s.activation is None:
+    known = optimiser_name(s) in _OPTIMISERS and not s.use_sde
+    if kind is None or not known or s.pi is None or s.vf is None or s.activation is None:
         raise OptionError(
-            f"this learner's updates cannot be repeated from its settings, because {why}: pass the "
-            "model itself, or a function of yours that does one update"
+            f"this learner's updates cannot be repeated from its settings, because "
+            f"{unlike(s, policy, n_inputs)}: pass the model itself, or a function of yours that "
+            "does one update"
         )
     networks = {
         "net_arch": {"pi": list(s.pi), "vf": list(s.vf)},
@@ -210,15 +215,19 @@ def _built(settings: LearnerSettings, policy: Policy, n_inputs: int, why: str) -
         **_optimiser(s),
     }
     world = _world(policy, n_inputs)
-    model = algorithms[s.algorithm]("MlpPolicy", world, policy_kwargs=networks, device="cpu")
+    model = kind("MlpPolicy", world, policy_kwargs=networks, device="cpu")
     _set(model, s)
+    _check_size(model, policy)
+    return model
+
+
+def _check_size(model: Any, policy: Policy) -> None:
     n = len(policy_parameters(model))
     if n != policy.n_parameters:
         raise OptionError(
             f"a network with the learner's settings has {n} parameters and the policy "
             f"{policy.n_parameters}: give the policy that the learner had"
         )
-    return model
 
 
 def _set(model: Any, settings: LearnerSettings) -> None:
