@@ -189,8 +189,12 @@ def some_rows(batch: Batch, targets: Targets, rows: Tensor | None) -> Part:
     """Rows are (B,), the same for all candidates, or (K, B), or all."""
     if rows is None:
         return batch.inputs, batch.actions, targets
-    taken = (x[:, rows] if rows.ndim == 1 else x.gather(1, rows) for x in targets)
-    return batch.inputs[rows], batch.actions[rows], Targets(*taken)
+    return batch.inputs[rows], batch.actions[rows], taken(targets, rows)
+
+
+def taken(targets: Targets, rows: Tensor) -> Targets:
+    """Of some rows, (B,) or (K, B)."""
+    return Targets(*(x[:, rows] if rows.ndim == 1 else x.gather(1, rows) for x in targets))
 
 
 def minibatches(
@@ -206,16 +210,9 @@ def minibatches(
         return
     # All drawn before the first step: those that stop early leave the generators as others do.
     for rows in [shuffled(batch, rng, targets.values) for _ in range(n_epochs)]:
-        inputs, actions, part = some_rows(batch, targets, rows)
-        # Rows are the first axis where one order serves all candidates, else the second.
-        along = rows.ndim - 1
-        columns = zip(*(torch.split(x, size, dim=1) for x in part), strict=True)
-        yield from zip(
-            torch.split(inputs, size, dim=along),
-            torch.split(actions, size, dim=along),
-            (Targets(*some) for some in columns),
-            strict=True,
-        )
+        parts = (torch.split(x, size, dim=1) for x in taken(targets, rows))
+        for some, *columns in zip(torch.split(rows, size, dim=-1), *parts, strict=True):
+            yield batch.inputs[some], batch.actions[some], Targets(*columns)
 
 
 def shuffled(batch: Batch, rng: Sequence[np.random.Generator], like: Tensor) -> Tensor:
