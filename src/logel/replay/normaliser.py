@@ -63,9 +63,9 @@ class RunningReturns:
         factor = normaliser.gamma
         carried = self.carried if self.carried.shape[1] == n else 0 * rewards[:, :n].double()
         returns = _returns(rewards.double(), batch, factor)[:, rows]
-        decay = factor ** torch.arange(1, n_times + 1, device=rewards.device)[:, None] * firsts
-        returns = returns + decay * carried[:, None]
-        count = self.count + n * torch.arange(1, n_times + 1, device=rewards.device)
+        times = torch.arange(1, n_times + 1, device=rewards.device, dtype=torch.float64)
+        returns = returns + (factor ** times[:, None] * firsts) * carried[:, None]
+        count = self.count + n * times
         mean = (self.mean * self.count + returns.sum(dim=2).cumsum(dim=1)) / count
         square = self.square * self.count + returns.square().sum(dim=2).cumsum(dim=1)
         square = square / count
