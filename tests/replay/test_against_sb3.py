@@ -127,7 +127,9 @@ def assert_repeated(run: Run) -> None:
         np.testing.assert_allclose(state.critic[0], after.critic, rtol=ALIKE, atol=ALIKE)
         assert set(after.moments) == set(state.moments) - {"step"}
         for name, expected in after.moments.items():
-            np.testing.assert_allclose(state.moments[name][0], expected, rtol=1e-3, atol=ALIKE)
+            # Gradients have the rewards' scale: what is small beside the largest is rounding.
+            nearly = ALIKE * max(1.0, np.abs(expected).max())
+            np.testing.assert_allclose(state.moments[name][0], expected, rtol=ALIKE, atol=nearly)
 
 
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
