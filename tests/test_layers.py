@@ -42,8 +42,11 @@ ROOMS = {
     "libsumo": ("envs.crossroad",),
     "matplotlib": ("studies",),
     "plotly": ("report",),
-    "sb3_contrib": ("policies.sb3", "rewards.sb3", "learners"),
-    "stable_baselines3": ("policies.sb3", "rewards.sb3", "learners", "studies.mujoco"),
+    "sb3_contrib": ("policies.sb3", "rewards.sb3", "replay.sb3", "learners"),
+    "stable_baselines3": (
+        *("policies.sb3", "rewards.sb3", "replay.sb3", "learners"),
+        "studies.mujoco",
+    ),
 }
 ROOT_MODULES = 8
 MODULE_LINES = 500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from logel.replay.batch import Batch
 from logel.replay.heads import Head
+from logel.replay.normaliser import RunningReturns
 from logel.replay.optimisers import Moments, Optimiser, clip_rows
 from logel.replay.stacked import StackedNetwork
 
@@ -24,6 +26,7 @@ class State:
 
     critic: Tensor
     moments: Moments = field(default_factory=dict)
+    returns: RunningReturns | None = None
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,8 @@ class ActorCritic:
         active = None
         if settings.target_kl is not None:
             active = torch.ones((len(flat), 1), dtype=torch.bool, device=flat.device)
-        for rows in minibatches(batch, settings.n_epochs, settings.batch_size, rng, flat):
-            divergence = work.gradient(batch, targets, rows, settings)
+        for part in minibatches(batch, targets, settings.n_epochs, settings.batch_size, rng):
+            divergence = work.gradient(*part, settings)
             if active is not None and settings.target_kl is not None:
                 active = active & (divergence <= 1.5 * settings.target_kl)[:, None]
                 if not active.any():
@@ -111,8 +114,7 @@ class ActorCritic:
         return Targets(advantages, advantages + values, values, old)
 
 
-@dataclass(frozen=True, eq=False)
-class Targets:
+class Targets(NamedTuple):
     """Of every row, (K, N)."""
 
     advantages: Tensor
@@ -131,11 +133,8 @@ class _Work:
         self.actor, self.actor_slope = (learner.actor.views(x[:, :n]) for x in (flat, slope))
         self.critic, self.critic_slope = (learner.critic.views(x[:, d:]) for x in (flat, slope))
 
-    def gradient(
-        self, batch: Batch, targets: Targets, rows: Tensor | None, settings: Update
-    ) -> Tensor:
+    def gradient(self, inputs: Tensor, actions: Tensor, part: Targets, settings: Update) -> Tensor:
         """Of the loss on some rows, into `slope`; returns the divergence from the old policy."""
-        inputs, actions, part = some_rows(batch, targets, rows)
         divergence = self._actor_gradient(inputs, actions, part, settings)
         self._critic_gradient(inputs, part, settings)
         return divergence
@@ -182,32 +181,45 @@ class _Work:
         critic.backward(self.critic, values, back, self.critic_slope)
 
 
-def some_rows(
-    batch: Batch, targets: Targets, rows: Tensor | None
-) -> tuple[Tensor, Tensor, Targets]:
-    """A minibatch: rows are (B,), the same for all candidates, or (K, B), or all."""
+Part = tuple[Tensor, Tensor, Targets]
+"""Inputs, actions and targets of some rows."""
+
+
+def some_rows(batch: Batch, targets: Targets, rows: Tensor | None) -> Part:
+    """Rows are (B,), the same for all candidates, or (K, B), or all."""
     if rows is None:
         return batch.inputs, batch.actions, targets
-    parts = (targets.advantages, targets.returns, targets.values, targets.log_prob)
-    taken = (x[:, rows] if rows.ndim == 1 else x.gather(1, rows) for x in parts)
-    return batch.inputs[rows], batch.actions[rows], Targets(*taken)
+    return batch.inputs[rows], batch.actions[rows], taken(targets, rows)
+
+
+def taken(targets: Targets, rows: Tensor) -> Targets:
+    """Of some rows, (B,) or (K, B)."""
+    return Targets(*(x[:, rows] if rows.ndim == 1 else x.gather(1, rows) for x in targets))
 
 
 def minibatches(
     batch: Batch,
+    targets: Targets,
     n_epochs: int,
     size: int | None,
     rng: Sequence[np.random.Generator],
-    like: Tensor,
-) -> Iterator[Tensor | None]:
-    """Rows of each minibatch, epoch by epoch: (B,) if one order serves all, else (K, B)."""
-    for _ in range(n_epochs):
-        if size is None:
-            yield batch.rows
-            continue
-        orders = np.stack([generator.permutation(len(batch)) for generator in rng])
-        rows = torch.as_tensor(orders, device=like.device)
-        rows = rows[0] if len(rng) == 1 else rows.repeat(len(like) // len(rng), 1)
-        if batch.rows is not None:
-            rows = batch.rows.gather(1, rows.expand(len(like), -1))
-        yield from torch.split(rows, size, dim=-1)
+) -> Iterator[Part]:
+    """What each step is trained on, epoch by epoch."""
+    if size is None:
+        yield from [some_rows(batch, targets, batch.rows)] * n_epochs
+        return
+    # All drawn before the first step: those that stop early leave the generators as others do.
+    for rows in [shuffled(batch, rng, targets.values) for _ in range(n_epochs)]:
+        parts = (torch.split(x, size, dim=1) for x in taken(targets, rows))
+        for some, *columns in zip(torch.split(rows, size, dim=-1), *parts, strict=True):
+            yield batch.inputs[some], batch.actions[some], Targets(*columns)
+
+
+def shuffled(batch: Batch, rng: Sequence[np.random.Generator], like: Tensor) -> Tensor:
+    """All rows in a random order: (N,) if it serves all candidates, else (K, N)."""
+    orders = np.stack([generator.permutation(len(batch)) for generator in rng])
+    rows = torch.as_tensor(orders, device=like.device)
+    rows = rows[0] if len(rng) == 1 else rows.repeat(len(like) // len(rng), 1)
+    if batch.rows is None:
+        return rows
+    return batch.rows.gather(1, rows.expand(len(like), -1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ from logel.policies.base import Policy
 from logel.replay.actor_critic import ActorCritic, State, Update
 from logel.replay.batch import Batch
 from logel.replay.heads import CategoricalHead, GaussianHead, Head
+from logel.replay.normaliser import RunningReturns
 from logel.replay.optimisers import Optimiser
 from logel.replay.stacked import ACTIVATIONS, StackedNetwork
 from logel.replay.trust_region import TrustRegion, TrustUpdate
@@ -77,10 +79,17 @@ class OneByOne:
     ) -> tuple[Tensor, list[Any]]:
         """See `Learner`."""
         moved, states = [], []
+        # Copies that share a generator get the same numbers from it, and leave it behind them.
+        shared = [deepcopy(one) for one in rng] if len(rng) < len(state) else []
         for k, before in enumerate(state):
+            last = k >= len(state) - len(rng)
+            member = k % len(rng)
+            own = rng[member] if last else deepcopy(shared[member])
             stage, paid = batch.stage_of(k, rewards[k].double().cpu().numpy())
             theta = parameters[k].double().cpu().numpy()
-            after, carried = self.function(theta, before, stage, paid, rng[k])
+            # Somebody's own update may need the gradients that replay itself does without.
+            with torch.enable_grad():
+                after, carried = self.function(theta, before, stage, paid, own)
             moved.append(torch.as_tensor(np.asarray(after, dtype=np.float64)).to(parameters))
             states.append(carried)
         return torch.stack(moved), states
@@ -101,27 +110,15 @@ class StackedLearner:
 
     @classmethod
     def of(cls, settings: LearnerSettings, policy: Policy, n_inputs: int) -> StackedLearner | None:
-        """The learner, or None if it is of a kind that is not written out here."""
-        s = settings
-        plain = s.pi is not None and s.vf is not None and s.activation in ACTIVATIONS
-        known = s.algorithm in DEFAULTS and s.optimizer in (None, *_OPTIMISERS)
-        odd = {"amsgrad", "maximize", "momentum", "centered", "decoupled_weight_decay"}
-        options = dict(s.optimizer_options or {})
-        if not plain or not known or s.use_sde or any(options.get(name) for name in odd):
+        """The learner, or None if it is of a kind that is not written out here (`unlike`)."""
+        if unlike(settings, policy, n_inputs) is not None:
             return None
-        assert s.pi is not None and s.vf is not None and s.activation is not None
-        n_actions = getattr(policy, "n_actions", None)
-        head: Head = GaussianHead(policy.action_dim) if n_actions is None else CategoricalHead()  # type: ignore[attr-defined]
-        n_outputs = head.n_extra if n_actions is None else int(n_actions)
-        actor = StackedNetwork((n_inputs, *s.pi, n_outputs), s.activation)
-        critic = StackedNetwork((n_inputs, *s.vf, 1), s.activation)
-        if actor.n_parameters + head.n_extra != policy.n_parameters:
-            return None
-        common = updated(DEFAULTS[s.algorithm], s)
-        name = s.optimizer or ("RMSprop" if s.algorithm == "A2C" else "Adam")
-        kind = TrustRegion if s.algorithm == "TRPO" else ActorCritic
-        core = kind(actor, critic, head, Optimiser(name, options))
-        return cls(core, s, common, described(s.algorithm, common))
+        actor, critic, head = _shapes(settings, policy, n_inputs)
+        common = updated(DEFAULTS[settings.algorithm], settings)
+        kind = TrustRegion if settings.algorithm == "TRPO" else ActorCritic
+        optimiser = Optimiser(optimiser_name(settings), dict(settings.optimizer_options or {}))
+        core = kind(actor, critic, head, optimiser)
+        return cls(core, settings, common, described(settings.algorithm, common))
 
     def initial(self, rng: Generators) -> State:
         """See `Learner`."""
@@ -134,16 +131,23 @@ class StackedLearner:
         """See `Learner`."""
         state = replace(state, critic=state.critic.to(parameters))
         now = scheduled(self.common, batch.notes)
+        if (normaliser := self.settings.reward_normaliser) is not None:
+            before = state.returns or RunningReturns.initial(rewards)
+            rewards, after = before.scaled(rewards, batch, normaliser, self.settings.n_envs)
+            state = replace(state, returns=after)
         return self.core.update(parameters, state, batch, rewards, now, rng)
 
     def chosen(self, state: State, members: Array) -> State:
         """See `Learner`."""
         index = torch.as_tensor(np.array(members), device=state.critic.device)
         moments = {name: value[index] for name, value in state.moments.items()}
-        return replace(state, critic=state.critic[index], moments=moments)
+        returns = None if state.returns is None else state.returns.chosen(index)
+        return replace(state, critic=state.critic[index], moments=moments, returns=returns)
 
 
 _OPTIMISERS = ("Adam", "RMSprop", "RMSpropTFLike")
+# Their options that are not written out.
+_ODD = ("amsgrad", "maximize", "momentum", "centered", "decoupled_weight_decay")
 # Stable-Baselines3's own, for settings that nobody knows.
 DEFAULTS: dict[str, Update] = {
     "PPO": Update(),
@@ -159,6 +163,54 @@ DEFAULTS: dict[str, Update] = {
 }
 # A2C has neither epochs nor minibatches nor a clip range, whatever a file says.
 _NOT_OF_A2C = ("n_epochs", "batch_size", "clip_range", "clip_range_vf", "target_kl")
+
+
+def unlike(settings: LearnerSettings, policy: Policy, n_inputs: int) -> str | None:
+    """What about a learner `StackedLearner` cannot repeat, as half a sentence; None if nothing."""
+    s = settings
+    if s.algorithm not in DEFAULTS:
+        return f"{s.algorithm} is not one of {', '.join(DEFAULTS)}"
+    if s.use_sde:
+        return "its exploration depends on the state"
+    if s.pi is None or s.vf is None:
+        return "its actor and critic are not known to be plain networks of their own"
+    if s.activation not in ACTIVATIONS:
+        return f"the activation between its layers is {s.activation or 'unknown'}"
+    return _odd_optimiser(s) or _odd_shape(s, policy, n_inputs)
+
+
+def _odd_optimiser(settings: LearnerSettings) -> str | None:
+    name, options = optimiser_name(settings), settings.optimizer_options or {}
+    if name not in _OPTIMISERS:
+        return f"its optimiser is {name}"
+    odd = [option for option in _ODD if options.get(option)]
+    return f"its {name} has {', '.join(odd)}" if odd else None
+
+
+def _odd_shape(settings: LearnerSettings, policy: Policy, n_inputs: int) -> str | None:
+    actor, _, head = _shapes(settings, policy, n_inputs)
+    n = actor.n_parameters + head.n_extra
+    if n == policy.n_parameters:
+        return None
+    return f"its network has {n} parameters and not the policy's {policy.n_parameters}"
+
+
+def optimiser_name(settings: LearnerSettings) -> str:
+    """Of its class; by default that of the algorithm."""
+    return settings.optimizer or ("RMSprop" if settings.algorithm == "A2C" else "Adam")
+
+
+def _shapes(
+    settings: LearnerSettings, policy: Policy, n_inputs: int
+) -> tuple[StackedNetwork, StackedNetwork, Head]:
+    """Actor, critic and head, of settings that tell them."""
+    s = settings
+    assert s.pi is not None and s.vf is not None and s.activation is not None
+    n_actions = getattr(policy, "n_actions", None)
+    head: Head = CategoricalHead() if n_actions else GaussianHead(policy.action_dim)  # type: ignore[attr-defined]
+    n_outputs = int(n_actions) if n_actions else head.n_extra
+    actor = StackedNetwork((n_inputs, *s.pi, n_outputs), s.activation)
+    return actor, StackedNetwork((n_inputs, *s.vf, 1), s.activation), head
 
 
 def updated(common: Update, settings: LearnerSettings) -> Update:

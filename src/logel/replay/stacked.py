@@ -21,6 +21,11 @@ Views = list[tuple[Tensor, Tensor]]
 _LEAK = 0.01
 
 
+def _tanh(values: Tensor) -> Tensor:
+    """The same to 2e-7: on processors, torch's sigmoid is several times faster than its tanh."""
+    return values.tanh() if values.is_cuda else values.mul(2).sigmoid_().mul_(2).sub_(1)
+
+
 def _tanh_slope(values: Tensor) -> Tensor:
     return 1.0 - values * values
 
@@ -39,7 +44,7 @@ def _leaky_slope(values: Tensor) -> Tensor:
 
 # Activations whose slope follows from their value: nothing else must be kept for the way back.
 ACTIVATIONS = {
-    "tanh": (torch.tanh, _tanh_slope),
+    "tanh": (_tanh, _tanh_slope),
     "relu": (torch.relu, _relu_slope),
     "elu": (torch.nn.functional.elu, _elu_slope),
     "leaky_relu": (torch.nn.functional.leaky_relu, _leaky_slope),

@@ -15,6 +15,7 @@ from logel.replay.actor_critic import (
     Targets,
     Update,
     minibatches,
+    shuffled,
     some_rows,
 )
 from logel.replay.batch import Batch
@@ -55,15 +56,17 @@ class TrustRegion(ActorCritic):
         """Policies (K, d) after one update on rewards (K, N), and what is carried on."""
         assert isinstance(settings, TrustUpdate)
         targets = self.targets(parameters, state.critic, batch, rewards, settings)
-        moved = _ActorStep(self, parameters, batch, targets, settings).taken(rng)
+        # Sub-sampling takes some of the rows in a random order; it is drawn in any case.
+        every, order = settings.sub_sampling_factor, shuffled(batch, rng, parameters)
+        some = batch.rows if every == 1 else order[..., ::every]
+        moved = _ActorStep(self, parameters, batch, targets, settings, some).taken(rng)
         critic = state.critic.clone()
         moments = {name: value.clone() for name, value in state.moments.items()}
         moments = moments or self.optimiser.initial(critic)
         slope = torch.empty_like(critic)
         layers, into = self.critic.views(critic), self.critic.views(slope)
         epochs = settings.n_critic_updates
-        for rows in minibatches(batch, epochs, settings.batch_size, rng, critic):
-            inputs, _, part = some_rows(batch, targets, rows)
+        for inputs, _, part in minibatches(batch, targets, epochs, settings.batch_size, rng):
             values, returns = self.critic.forward(layers, inputs), part.returns
             back = (values[-1][:, :, 0] - returns) * (2 / returns.shape[1])
             self.critic.backward(layers, values, back[:, :, None], into)
@@ -81,14 +84,11 @@ class _ActorStep:
         batch: Batch,
         targets: Targets,
         settings: TrustUpdate,
+        rows: Tensor | None,
     ) -> None:
         self.learner, self.settings, self.parameters = learner, settings, parameters
-        inputs, actions, part = some_rows(batch, targets, batch.rows)
-        along, every = inputs.ndim - 2, settings.sub_sampling_factor
-        skipped = slice(None, None, every)
-        self.inputs = inputs[:, skipped] if along else inputs[skipped]
-        self.actions = actions[:, skipped] if along else actions[skipped]
-        self.old, advantages = part.log_prob[:, skipped], part.advantages[:, skipped]
+        self.inputs, self.actions, part = some_rows(batch, targets, rows)
+        self.old, advantages = part.log_prob, part.advantages
         if settings.normalize_advantage:
             spread = advantages.std(dim=1, keepdim=True) + _TINY
             advantages = (advantages - advantages.mean(dim=1, keepdim=True)) / spread
