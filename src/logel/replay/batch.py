@@ -80,10 +80,10 @@ class Batch:
             return torch.as_tensor(np.array(values), dtype=kind, device=device)
 
         return cls(
-            inputs=policy.prepare_observations(stage.observations).to(dtype).flatten(1),
+            inputs=_rows(policy.prepare_observations(stage.observations).to(dtype)),
             actions=moved(stage.actions, torch.int64 if discrete else dtype),
             features=moved(stage.features, dtype),
-            last=policy.prepare_observations(last).to(dtype).flatten(1),
+            last=_rows(policy.prepare_observations(last).to(dtype)),
             goes_on=moved(goes_on, dtype),
             ends=moved(stage.starts + stage.lengths - 1, torch.int64),
             cells=moved(cells, torch.int64),
@@ -153,6 +153,11 @@ class Batch:
         grid[:, self.cells] = surprise
         grid = discounted_sums(grid.view(-1, *self.shape), gamma * trace)
         return grid.flatten(1)[:, self.cells]
+
+
+def _rows(observations: Tensor) -> Tensor:
+    """One row each, also of states that are mere numbers."""
+    return observations.reshape(len(observations), -1)
 
 
 def discounted_sums(values: Tensor, factor: float) -> Tensor:

@@ -138,20 +138,19 @@ def _loss(passage: Passage) -> float:
 def solved(passage: Passage) -> tuple[Float, Float]:
     """Shift of the weights from a passage's centre, and its covariance."""
     gains = [step.gain for step in passage.steps]
-    total = sum(g @ s.gram for g, s in zip(gains, passage.steps, strict=True))
-    pulls = sum(g @ s.pull for g, s in zip(gains, passage.steps, strict=True))
     # The members' own spread is a prior that is far too wide to matter, but keeps this solvable.
-    total = total + 0.01 * passage.precision
-    shift = np.linalg.solve(total, pulls)
+    parts = [g @ s.gram for g, s in zip(gains, passage.steps, strict=True)]
+    pulls = [g @ s.pull for g, s in zip(gains, passage.steps, strict=True)]
+    total, pull = sum(parts) + 0.01 * passage.precision, sum(pulls)
+    shift = np.linalg.solve(total, pull)
+    m = len(parts)
+    without = np.stack(
+        [np.linalg.solve(total - part, pull - one) for part, one in zip(parts, pulls, strict=True)]
+    )
+    spread = without - without.mean(axis=0)
     inverse = np.linalg.inv(total)
-    scores = np.stack(
-        [g @ (s.pull - s.gram @ shift) for g, s in zip(gains, passage.steps, strict=True)]
-    )
-    m = len(scores)
-    sandwich = inverse @ (scores.T @ scores) @ inverse.T * m / max(m - 1, 1)
-    model = (
-        inverse
-        @ sum(g @ s.noise @ g.T for g, s in zip(gains, passage.steps, strict=True))
-        @ inverse.T
-    )
-    return np.asarray(shift), np.asarray(sandwich + model) / 2
+    noise = sum(g @ s.noise @ g.T for g, s in zip(gains, passage.steps, strict=True))
+    # What steps disagree about, each left out in turn, and what other minibatches and critics would
+    # have changed in all of them: critics are carried along, so steps are not independent.
+    covariance = (m - 1) / m * spread.T @ spread + inverse @ noise @ inverse.T
+    return np.asarray(shift), np.asarray(covariance)
