@@ -10,8 +10,8 @@ what a reward might be made of, and says what the robot is really after.
 What to look at: the interval of `camera`, the undisclosed bonus, lies above zero, as high as that
 of `dock`. The interval of `window`, a place like the others that pays nothing, includes zero.
 
-The robot learns with A2C, whose steps are only nearly those that logel's model of networks
-expects: the intervals of a run ten times as long would be narrower than that difference.
+The robot learns with A2C and the recorder notes its settings, so logel runs A2C's own updates again
+and asks which reward leads where the robot went.
 """
 
 from __future__ import annotations

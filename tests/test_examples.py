@@ -50,11 +50,12 @@ def test_every_example_is_tested_and_says_what_to_look_at() -> None:
 
 @pytest.mark.slow
 def test_reward_hacking_names_the_bonus_and_clears_the_placebo() -> None:
-    # Ten seeds take a minute: `python examples/reward_hacking.py --seeds 10`.
+    # Half as many updates and a third of the robots: replay needs no more for this.
     example = load("reward_hacking")
     named = cleared = 0
     for seed in (1020, 1021):
-        estimate = example.audit(seed)
+        estimate = example.audit(seed, updates=12, n_envs=24)
+        assert estimate.config["name"] == "default (replay)"
         ends = dict(zip(estimate.feature_names, estimate.interval(0.95), strict=True))
         named += not ends["camera"][0] <= 0 <= ends["camera"][1]
         cleared += ends["window"][0] <= 0 <= ends["window"][1]
@@ -64,12 +65,13 @@ def test_reward_hacking_names_the_bonus_and_clears_the_placebo() -> None:
 @pytest.mark.slow
 def test_cartpole_covers_the_truth() -> None:
     example = load("cartpole")
-    estimate = example.recover(0)
+    # Fewer and shorter rollouts than the example's, for time.
+    estimate = example.recover(0, updates=12, n_steps=100)
     unit = example.TRUTH / np.linalg.norm(example.TRUTH)
     low, high = estimate.interval(0.95).T
     assert ((low <= unit) & (unit <= high)).all()
     assert low[0] > 0, "being alive is paid, beyond doubt"
-    assert estimate.weights @ unit > 0.7
+    assert estimate.weights @ unit > 0.95
 
 
 @pytest.mark.slow
