@@ -19,7 +19,7 @@ from logel.inference.answer import Found
 from logel.inference.gauge import Fit, Gauge
 from logel.inference.method import Method
 from logel.inference.null import ENOUGH_STEPS, shortness
-from logel.inference.spread import Spread, student_draws
+from logel.inference.spread import Spread, student_draws, unit_rows
 from logel.inference.status import Status
 from logel.inference.watched import Watched, naming
 from logel.policies.base import Policy
@@ -213,13 +213,8 @@ def _found(
     words = _words(watched, course, fits)
     if not sure or m < ENOUGH_STEPS:
         return _fallen_back(watched, method, best, gauge, other, words)
-    shares = np.exp([-(one.loss - fits[0].loss) for one in fits if one in sure])
-    weights = [gauge.project(one.fit.weights) for one in sure]
-    sizes = [np.linalg.norm(w) for w in weights]
-    mean = (
-        sum(share * w / size for share, w, size in zip(shares, weights, sizes, strict=True))
-        / shares.sum()
-    )
+    shares = np.exp([-(one.loss - fits[0].loss) for one in sure])
+    mean = _mean(sure, shares, gauge)
     stuck = best.excess > _STUCK
     draws = _draws(sure, shares, gauge, method, watched.seed)
     return Found(
@@ -238,6 +233,12 @@ def _found(
         gains={},
         notes=(*(_stuck_note(best) if stuck else ()), *_scale_note(fits)),
     )
+
+
+def _mean(fits: Sequence[_Fitted], shares: Float, gauge: Gauge) -> Float:
+    """Mean direction of several fits."""
+    weights = np.stack([gauge.project(one.fit.weights) for one in fits])
+    return np.asarray(shares @ unit_rows(weights) / shares.sum())
 
 
 def _stuck_note(fit: ReplayFit) -> tuple[str, ...]:
@@ -276,7 +277,9 @@ def _draws(
     parts = []
     for one, n in zip(fits, counts, strict=True):
         fit = one.fit
-        drawn = student_draws(fit.weights, fit.covariance, fit.freedom, int(n), rng)
+        # A fit that leaves more than the scatter may lie as much farther off.
+        covariance = max(1.0, fit.excess) * fit.covariance
+        drawn = student_draws(fit.weights, covariance, fit.freedom, int(n), rng)
         parts.append(gauge.project(drawn.T).T / np.linalg.norm(fit.weights))
     return np.concatenate(parts)
 
