@@ -359,9 +359,10 @@ def summary(table: pd.DataFrame) -> str:
 
 def figure(table: pd.DataFrame) -> Figure:
     """Direction errors run by run; coverage and false alarms with what is wanted of them."""
-    drawn = plots.new_figure(12, 6.5)
-    panels = drawn.subplots(len(EPISODES), 3, squeeze=False)
-    for line, episodes in zip(panels, EPISODES, strict=True):
+    kinds = [kind for kind in EPISODES if kind in set(table["episodes"])]
+    drawn = plots.new_figure(12, 0.6 + 3 * len(kinds))
+    panels = drawn.subplots(len(kinds), 3, squeeze=False)
+    for line, episodes in zip(panels, kinds, strict=True):
         rows = fits(table, episodes=episodes)
         _strip(line[0], rows, "error")
         if episodes == "own":
