@@ -119,7 +119,7 @@ def _course(watched: Watched, method: Method, parameters: Float) -> Course:
 def _learners(watched: Watched, course: Course) -> list[Learner]:
     """The learner that the history names, or the ordinary ones if it names none."""
     settings, n_inputs = LearnerSettings.of(watched.history), course.batches[0].inputs.shape[1]
-    offered = [settings] if settings is not None else _ordinary(watched.policy, n_inputs)
+    offered = [settings] if settings is not None else _ordinary(watched.policy)
     built = [
         StackedLearner.of(replace(one, gamma=watched.gamma), watched.policy, n_inputs)
         for one in offered
@@ -133,7 +133,7 @@ def _learners(watched: Watched, course: Course) -> list[Learner]:
     return known
 
 
-def _ordinary(policy: Policy, n_inputs: int) -> list[LearnerSettings]:
+def _ordinary(policy: Policy) -> list[LearnerSettings]:
     """Ordinary settings for a plain network."""
     if not isinstance(policy, LayeredPolicy) or policy.convex:
         return []

@@ -29,6 +29,7 @@ MISFIT = 0.01
 _DIRECTIONS = 10
 # Of the weights' length: the most that one stage may move them.
 _LONGEST = 0.5
+# Of what one stage says, while members move: the way there is not linear.
 _BELIEVED = 0.3
 
 
@@ -80,7 +81,6 @@ class StepFit:
         unexplained: Share of the squared movement that the centre leaves.
         scatter: Share that members differ by for other reasons than their weights.
         cosine: Between the movement at the centre and the observed one.
-        predicted: Length of the predicted movement.
         moved: Length of the observed movement.
     """
 
@@ -90,7 +90,6 @@ class StepFit:
     unexplained: float
     scatter: float
     cosine: float
-    predicted: float
     moved: float
 
     @property
@@ -135,29 +134,31 @@ class Ensemble:
         self._progress = progress or (lambda what, done, total: None)
         self._passes = 0
 
+    def next_number(self) -> int:
+        """Of a passage or comparison: each has random numbers of its own."""
+        self._passes += 1
+        return self._passes - 1
+
     def passed(
         self,
         centre: Float,
         covariance: Float,
         *,
-        n_steps: int | None = None,
         moving: bool = True,
         narrowest: float = 0.03,
     ) -> Passage:
-        """Go along the first steps, from members spread like a covariance around a centre.
+        """Go along all steps, from members spread like a covariance around a centre.
 
         Args:
             centre: (q,).
             covariance: (q, q).
-            n_steps: Number of steps; None for all.
             moving: Whether members follow what the steps say; else they keep their weights, and
                 all steps speak of the same centre.
             narrowest: Of the weights' length: the least spread of members that move.
         """
-        members = _Members(self, centre, covariance, self._passes)
-        self._passes += 1
-        steps = []
-        total = n_steps or len(self.course)
+        members = _Members(self, self.n_members)
+        members.place(centre, covariance)
+        steps, total = [], len(self.course)
         for t in range(total):
             step = members.taken(t)
             steps.append(step)
@@ -168,10 +169,7 @@ class Ensemble:
 
     def compared(self, weights: Float, n_steps: int) -> Comparison:
         """Replay the first steps with given weights (K, q), all with the same random numbers."""
-        members = _Members(self, weights[0], np.eye(weights.shape[1]), self._passes, common=True)
-        members.n = len(weights)
-        members.state = self.learner.chosen(members.state, np.zeros(len(weights), dtype=int))
-        self._passes += 1
+        members = _Members(self, len(weights), common=True)
         losses, moved = np.zeros(len(weights)), []
         for t in range(n_steps):
             observed = self.course.observed[t]
@@ -234,24 +232,26 @@ class Comparison:
 class _Members:
     """The state of an ensemble on its way."""
 
-    def __init__(
-        self,
-        ensemble: Ensemble,
-        centre: Float,
-        covariance: Float,
-        number: int,
-        *,
-        common: bool = False,
-    ) -> None:
-        self.ensemble, self.centre, self.common = ensemble, centre, common
-        self.n = ensemble.n_members
-        seeds = range(1 if common else self.n)
+    centre: Float
+    precision: Float
+
+    def __init__(self, ensemble: Ensemble, n: int, *, common: bool = False) -> None:
+        """`common`: all members begin with the same critic and see the same random numbers."""
+        self.ensemble, self.n, self.common = ensemble, n, common
+        number = ensemble.next_number()
+        seeds = range(1 if common else n)
         self.rng = [np.random.default_rng([ensemble.seed, number, k]) for k in seeds]
+        self.chance = np.random.default_rng([ensemble.seed, number, n])
         self.state = ensemble.learner.initial(self.rng)
-        self.chance = np.random.default_rng([ensemble.seed, number, self.n])
+        if common:
+            self.state = ensemble.learner.chosen(self.state, np.zeros(n, dtype=int))
+
+    def place(self, centre: Float, covariance: Float) -> None:
+        """Spread the members like a covariance around a centre."""
+        self.centre = centre
         self.places = _standard(self.n, len(centre), self.chance)
         self.root = np.linalg.cholesky(covariance)
-        self.precision: Float = np.asarray(np.linalg.inv(covariance), dtype=float)
+        self.precision = np.asarray(np.linalg.inv(covariance), dtype=float)
 
     def replayed(self, t: int, weights: Float) -> Float:
         """Movements of all members by the updates that follow stage t; they carry on from it."""
@@ -310,7 +310,6 @@ class _Members:
             cosine=float(
                 fit.middle @ observed / max(np.linalg.norm(fit.middle) * np.sqrt(size), 1e-300)
             ),
-            predicted=float(np.linalg.norm(fit.middle)),
             moved=float(np.sqrt(size)),
         )
         self._take_over(fit, left, plain, noise, size)
@@ -320,7 +319,6 @@ class _Members:
         """Follow what a step says, and draw together as it tells more."""
         gain, n = step.gain, np.linalg.norm(self.centre)
         information = gain @ step.gram
-        # Believed in part only: the way there is not linear.
         self.precision = self.precision + _BELIEVED * 0.5 * (information + information.T)
         shift = np.linalg.solve(self.precision, _BELIEVED * gain @ step.pull)
         shift = shift / max(1.0, float(np.linalg.norm(shift) / (_LONGEST * n)))
@@ -383,8 +381,7 @@ def _crossed(moved: Float, places: Float, weight: Float, observed: Float) -> tup
 def _standard(n: int, q: int, rng: np.random.Generator) -> Float:
     """Places (n, q) of mean zero and unit covariance; each half of them as well, if it can be."""
     drawn = rng.standard_normal((n, q))
-    for k in (0, 1) if n // 2 > q + 1 else (slice(None),):
-        part = drawn[k::2] if isinstance(k, int) else drawn
+    for part in (drawn[::2], drawn[1::2]) if n // 2 > q + 1 else (drawn,):
         part -= part.mean(axis=0)
         root = np.linalg.cholesky(np.linalg.inv(part.T @ part / len(part)))
         part[:] = part @ root

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logel.replay.ensemble import Ensemble, Passage, StepFit
+from logel.replay.ensemble import MISFIT, Ensemble, Passage, StepFit
 from logel.types import Float
 
 logger = logging.getLogger(__name__)
 
-# Steps that starts are compared on, and those of the first, widest passage.
+# Steps that starts are compared on, and those of the search.
 _FIRST, _EARLY = 3, 5
 # Scales of the reward that are tried: it enters through gradient clipping and the critic's pace.
 _SCALES = (0.1, 0.3, 1.0, 3.0)
@@ -20,12 +20,10 @@ _SCALES = (0.1, 0.3, 1.0, 3.0)
 # first and at last; by how much a step must be explained better for a round to count.
 _RANDOM, _ROUNDS, _WIDE, _NARROW, _BETTER = 4, 16, 0.4, 0.09, 0.03
 _DAMPING = (1e-3, 0.1, 1.0)
-# Spreads of the passages that move, relative to the weights' length.
-_SPREADS = (0.15,)
-# Spread of the members in the last passage, relative to the weights' length.
-_LAST = 0.1
-# Passages at that spread before it, and the squared shift, in standard errors per weight, that ends
-# them.
+# Spread of the members in the first and in the last passage, relative to the weights' length.
+_FIRST_SPREAD, _LAST_SPREAD = 0.15, 0.1
+# Moving passages at the last spread, and the squared shift, in standard errors per weight, that
+# ends them.
 _MOST_MORE, _SETTLED = 3, 2.0
 
 
@@ -38,8 +36,6 @@ class ReplayFit:
         covariance: (q, q).
         freedom: Degrees of freedom of the covariance.
         steps: What every step said at the end, in units of the features' scale.
-        scale: Of the features.
-        centre: What the last passage was around, in units of the features' scale.
         trace: Mean log of what was left unexplained, passage by passage.
     """
 
@@ -47,8 +43,6 @@ class ReplayFit:
     covariance: Float
     freedom: int
     steps: list[StepFit]
-    scale: Float
-    centre: Float
     trace: Float
 
     @property
@@ -61,30 +55,27 @@ class ReplayFit:
     @property
     def excess(self) -> float:
         """What is left unexplained, over what other minibatches and critics would change."""
-        return float(np.median([step.unexplained / (step.scatter + 0.01) for step in self.steps]))
+        return float(np.median([step.unexplained / (step.scatter + MISFIT) for step in self.steps]))
 
 
 def fit_replay(ensemble: Ensemble, centre: Float) -> ReplayFit:
     """Fit weights from a good guess (q,), in units of the features' scale."""
     m = len(ensemble.course)
-    passages: list[Passage] = []
-    for spread in _SPREADS:
-        passages.append(_moving(ensemble, centre, spread, m))
-        centre = passages[-1].centre
+    passages = [_moving(ensemble, centre, _FIRST_SPREAD)]
     for _ in range(_MOST_MORE):
-        before = centre
-        passages.append(_moving(ensemble, centre, _LAST, m))
-        centre = passages[-1].centre
-        shift = centre - before
+        before = passages[-1].centre
+        passages.append(_moving(ensemble, before, _LAST_SPREAD))
+        shift = passages[-1].centre - before
         if shift @ passages[-1].precision @ shift < _SETTLED * len(shift):
             break
-    last = ensemble.passed(centre, _spread(centre, _LAST), moving=False)
+    centre = passages[-1].centre
+    last = ensemble.passed(centre, _spread(centre, _LAST_SPREAD), moving=False)
     found, covariance = solved(last)
     weights = (last.centre + found) / ensemble.scale
     scaled = covariance / np.outer(ensemble.scale, ensemble.scale)
     trace = np.array([_loss(passage) for passage in [*passages, last]])
     logger.info("replay: unexplained, passage by passage: %s", np.exp(trace).round(4))
-    return ReplayFit(weights, scaled, max(m - 1, 1), last.steps, ensemble.scale, last.centre, trace)
+    return ReplayFit(weights, scaled, max(m - 1, 1), last.steps, trace)
 
 
 def searched(ensemble: Ensemble, starts: Float) -> tuple[Float, float]:
@@ -121,10 +112,9 @@ def searched(ensemble: Ensemble, starts: Float) -> tuple[Float, float]:
     return centre, float(tried.losses.min()) / n_steps
 
 
-def _moving(ensemble: Ensemble, centre: Float, spread: float, n_steps: int) -> Passage:
-    wide = spread * np.linalg.norm(centre)
-    covariance = wide**2 * np.eye(len(centre))
-    return ensemble.passed(centre, covariance, n_steps=n_steps, narrowest=min(0.25 * spread, 0.1))
+def _moving(ensemble: Ensemble, centre: Float, spread: float) -> Passage:
+    # A quarter of it keeps the regressions of later steps solvable.
+    return ensemble.passed(centre, _spread(centre, spread), narrowest=0.25 * spread)
 
 
 def _spread(centre: Float, spread: float) -> Float:
