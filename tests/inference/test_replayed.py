@@ -265,3 +265,17 @@ def test_recorded_folders_give_the_same(
     copy = LearningHistory.load(tmp_path / "copy")
     found = infer_reward(copy, trained.policy, gamma=ROOM.gamma)
     assert found.to_json() == estimate.to_json()
+
+
+def test_what_is_not_written_out_is_replayed_by_its_own_code(trained: Trained) -> None:
+    few = trained.history.slice(0, 3)
+    settings = LearnerSettings.of(few)
+    assert settings is not None
+    odd = replace(settings, optimizer_options={**(settings.optimizer_options or {}), "centered": 1})
+    other = replace(few, metadata={**few.metadata, KEY: odd.to_json()})
+    asked = {"gamma": ROOM.gamma, "intervals": False}
+    # The slow way is not taken unasked.
+    assert "mirror" in infer_reward(other, trained.policy, **asked).method
+    estimate = infer_reward(other, trained.policy, method="replay", **asked)
+    assert "replayed over 2 steps" in estimate.method
+    assert any("centered" in note for note in estimate.notes)

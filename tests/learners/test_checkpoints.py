@@ -25,8 +25,9 @@ from logel.data.settings import LearnerSettings
 from logel.envs.classic_control import FEATURES
 from logel.errors import FormatError, OptionError
 from logel.inference.infer import infer_reward
-from logel.learners.checkpoints import Normaliser, find_checkpoints, record_checkpoints
+from logel.learners.checkpoints import find_checkpoints, record_checkpoints
 from logel.policies.sb3 import SB3Policy, policy_parameters
+from logel.rewards.normaliser import Normaliser
 
 CARTPOLE = FEATURES["CartPole-v1"]
 

@@ -88,12 +88,11 @@ def find_by_replay(
         learner: The update, if it is not one that the history names.
     """
     course = _course(watched, method, parameters)
-    learners = [learner] if learner is not None else _learners(watched, course)
+    learners, notes = ([learner], ()) if learner is not None else _learners(watched, course)
     fits = _fitted(watched, method, course, learners, other.weights)
-    best = fits[0]
     found = _found(watched, method, course, fits, gauge, other)
-    logger.info("replay explains %.3f, %s %.3f", best.fit.explained, other.rule, _share(other))
-    return found
+    logger.info("replay explains %.3f, %s %.3f", fits[0].fit.explained, other.rule, _share(other))
+    return replace(found, notes=(*notes, *found.notes))
 
 
 def _course(watched: Watched, method: Method, parameters: Float) -> Course:
@@ -116,21 +115,25 @@ def _course(watched: Watched, method: Method, parameters: Float) -> Course:
     return course
 
 
-def _learners(watched: Watched, course: Course) -> list[Learner]:
-    """The learner that the history names, or the ordinary ones if it names none."""
+def _learners(watched: Watched, course: Course) -> tuple[list[Learner], tuple[str, ...]]:
+    """The learner that the history names, or the ordinary ones; and what to know about it."""
     settings, n_inputs = LearnerSettings.of(watched.history), course.batches[0].inputs.shape[1]
-    offered = [settings] if settings is not None else _ordinary(watched.policy)
+    if settings is not None:
+        # Needs Stable-Baselines3 only where the fast way does not do.
+        from logel.replay.sb3 import learner_for
+
+        own, note = learner_for(replace(settings, gamma=watched.gamma), watched.policy, n_inputs)
+        return [own], () if note is None else (note,)
     built = [
         StackedLearner.of(replace(one, gamma=watched.gamma), watched.policy, n_inputs)
-        for one in offered
+        for one in _ordinary(watched.policy)
     ]
     known: list[Learner] = [one for one in built if one is not None]
     if not known:
-        name = "an unknown learner" if settings is None else settings.algorithm
         raise OptionError(
-            f"{name} with this network cannot be replayed: pass learner=, its own update"
+            "an unknown learner with this network cannot be replayed: pass learner=, its own update"
         )
-    return known
+    return known, ()
 
 
 def _ordinary(policy: Policy) -> list[LearnerSettings]:

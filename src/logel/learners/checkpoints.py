@@ -33,6 +33,7 @@ from logel.policies.sb3_checkpoint import recorded_gamma
 from logel.policies.sb3_settings import checkpoint_settings, updates_between
 from logel.policies.softmax import SoftmaxPolicy
 from logel.rewards.features import RewardFeatures, StepFeatures
+from logel.rewards.normaliser import Normaliser
 from logel.types import Array, Float, Progress
 
 # Two numbers for each of a hundred thousand observations, as text, are under this.
@@ -43,47 +44,25 @@ _SIDE_BY_SIDE = 16
 _BROKEN = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 
 
-@dataclass(frozen=True)
-class Normaliser:
-    """Statistics by which a run normalised its observations.
-
-    Attributes:
-        mean: Shape of an observation.
-        var: Likewise.
-        epsilon: Added to the variance.
-        clip: Largest normalised value.
-    """
-
-    mean: Float
-    var: Float
-    epsilon: float = 1e-8
-    clip: float = 10.0
-
-    def __call__(self, observations: Array) -> Array:
-        """Observations as the policy sees them."""
-        scaled = (observations - self.mean) / np.sqrt(self.var + self.epsilon)
-        return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
-
-    @classmethod
-    def read(cls, path: Path, shape: tuple[int, ...]) -> Normaliser:
-        """From JSON with the keys of `normaliser_notes` (`logel.learners.sb3`)."""
-        try:
-            if path.stat().st_size > _MAX_STATISTICS_BYTES:
-                raise ValueError("it is larger than any such file")
-            raw = json.loads(path.read_bytes())
-            mean, var = (np.array(raw[f"observation_{k}"], dtype=float) for k in ("mean", "var"))
-            epsilon = float(raw.get("observation_epsilon", cls.epsilon))
-            clip = float(raw.get("observation_clip", cls.clip))
-        except _BROKEN as error:
-            raise FormatError(f"{path} holds no normaliser's statistics: {error}") from None
-        sound = np.isfinite([*mean.ravel(), *var.ravel(), epsilon]).all() and clip > 0
-        fits = mean.shape == shape and var.shape == shape
-        if not (fits and sound and (var + epsilon > 0).all()):
-            raise FormatError(
-                f"{path}: observation_mean and observation_var must be finite, of shape {shape}, "
-                "with positive variances"
-            )
-        return cls(mean, var, epsilon, clip)
+def read_normaliser(path: Path, shape: tuple[int, ...]) -> Normaliser:
+    """From JSON with the keys of `normaliser_notes` (`logel.learners.sb3`)."""
+    try:
+        if path.stat().st_size > _MAX_STATISTICS_BYTES:
+            raise ValueError("it is larger than any such file")
+        raw = json.loads(path.read_bytes())
+        mean, var = (np.array(raw[f"observation_{k}"], dtype=float) for k in ("mean", "var"))
+        epsilon = float(raw.get("observation_epsilon", Normaliser.epsilon))
+        clip = float(raw.get("observation_clip", Normaliser.clip))
+    except _BROKEN as error:
+        raise FormatError(f"{path} holds no normaliser's statistics: {error}") from None
+    sound = np.isfinite([*mean.ravel(), *var.ravel(), epsilon]).all() and clip > 0
+    fits = mean.shape == shape and var.shape == shape
+    if not (fits and sound and (var + epsilon > 0).all()):
+        raise FormatError(
+            f"{path}: observation_mean and observation_var must be finite, of shape {shape}, "
+            "with positive variances"
+        )
+    return Normaliser(mean, var, epsilon, clip)
 
 
 def find_checkpoints(folder: str | PathLike[str]) -> dict[int, Path]:
@@ -313,7 +292,7 @@ def _normaliser(path: Path, shape: tuple[int, ...]) -> Normaliser | None:
     """The statistics beside a checkpoint, None if the run did not normalise."""
     statistics = path.with_suffix(".json")
     if statistics.is_file():
-        return Normaliser.read(statistics, shape)
+        return read_normaliser(statistics, shape)
     pickles = [p.name for p in path.parent.glob("*.pkl") if "normalize" in p.name.lower()]
     if pickles:
         raise OptionError(
