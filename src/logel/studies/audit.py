@@ -15,19 +15,15 @@ after which `logel reproduce audit --runs 10 --out runs` computes what is left.
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logel.data.folder import package_versions, write_atomically
+from logel.data.folder import package_versions
 from logel.data.history import LearningHistory
 from logel.data.limits import optional
 from logel.data.stage import Stage
@@ -41,8 +37,8 @@ from logel.policies.base import Policy
 from logel.studies import plots
 from logel.studies.claims import Claim, judge, markdown, mean_interval
 from logel.studies.measures import judge_intervals, weight_rows
-from logel.studies.run.files import exclusive
-from logel.studies.run.tasks import Row, Task, checksum
+from logel.studies.run.files import kept_learner
+from logel.studies.run.tasks import Row, Task
 from logel.studies.study import VERSION, Study
 from logel.types import Float
 
@@ -111,22 +107,16 @@ def recorded_learner(task: Task) -> tuple[LearningHistory, float]:
         "version": VERSION,
         "packages": package_versions(PACKAGES),
     }
-    cache = Path(os.environ.get("LOGEL_CACHE", "~/.cache/logel")).expanduser()
-    folder = cache / f"{identity.key}-{checksum(made_with)[:12]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    told = folder / "training.json"
-    # One process at a time trains; the others wait for its result.
-    with exclusive(folder, wait=True):
-        if not told.exists():
-            # A run that was stopped: its history is of no use without the rest.
-            shutil.rmtree(folder / "history", ignore_errors=True)
-            seed = int(identity.seed_sequence().generate_state(1)[0] % 2**31)
-            trained = train(world, learner, weights, seed=seed, path=folder / "history")
-            write_atomically(told, json.dumps({"seconds": trained.seconds}).encode())
-    seconds = json.loads(told.read_text())["seconds"]
-    history = LearningHistory.load(folder / "history")
+    seed = int(identity.seed_sequence().generate_state(1)[0] % 2**31)
+    path, seconds = kept_learner(
+        identity.key,
+        made_with,
+        "training.json",
+        lambda folder: train(world, learner, weights, seed=seed, path=folder).seconds,
+    )
+    history = LearningHistory.load(path)
     if len(history) != learner.updates or not math.isfinite(seconds):
-        raise LogelError(f"{folder} does not hold {learner.updates} stages: delete it")
+        raise LogelError(f"{path.parent} does not hold {learner.updates} stages: delete it")
     return history, float(seconds)
 
 

@@ -10,9 +10,6 @@ all observers of a seed watch the same one, and a study that was stopped need no
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logel.data.folder import package_versions, write_atomically
+from logel.data.folder import package_versions
 from logel.data.history import LearningHistory
 from logel.data.limits import optional
 from logel.errors import LogelError
@@ -31,8 +28,8 @@ from logel.inference.infer import METHODS, Method, infer_reward
 from logel.policies.networks import MLPGaussian
 from logel.studies import plots
 from logel.studies.claims import Claim, judge, markdown, mean_interval
-from logel.studies.run.files import exclusive
-from logel.studies.run.tasks import Row, Task, checksum
+from logel.studies.run.files import kept_learner
+from logel.studies.run.tasks import Row, Task
 from logel.studies.study import Study
 from logel.threads import limited_threads
 from logel.types import Float
@@ -145,27 +142,17 @@ def recorded_learner(env: str, seed: int, size: Size) -> tuple[LearningHistory, 
         "settings": asdict(size.settings),
         "packages": package_versions(PACKAGES),
     }
-    cache = Path(os.environ.get("LOGEL_CACHE", "~/.cache/logel")).expanduser()
-    folder = cache / f"{env}-seed{seed}-{checksum(made_with)[:12]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    curve = folder / "returns.json"
-    # One process at a time trains; the others wait for its result.
-    with exclusive(folder, wait=True):
-        if not curve.exists():
-            # A run that was stopped: its history is of no use without the rest.
-            shutil.rmtree(folder / "history", ignore_errors=True)
-            found = train_ppo(
-                env,
-                size.settings,
-                updates=size.updates,
-                seed=seed,
-                recorder=HistoryRecorder(folder / "history", FEATURES[env]),
-            )
-            write_atomically(curve, json.dumps(found.returns.tolist()).encode())
-    returns = np.array(json.loads(curve.read_text()), dtype=float)
+
+    def train(path: Path) -> list[float]:
+        recorder = HistoryRecorder(path, FEATURES[env])
+        found = train_ppo(env, size.settings, updates=size.updates, seed=seed, recorder=recorder)
+        return [float(value) for value in found.returns]
+
+    path, told = kept_learner(f"{env}-seed{seed}", made_with, "returns.json", train)
+    returns = np.array(told, dtype=float)
     if returns.shape != (size.updates,) or not np.isfinite(returns).all():
-        raise LogelError(f"{curve} does not hold {size.updates} returns: delete {folder}")
-    return LearningHistory.load(folder / "history"), returns
+        raise LogelError(f"{path.parent} does not hold {size.updates} returns: delete it")
+    return LearningHistory.load(path), returns
 
 
 # --- the observers --------------------------------------------------------------------------------

@@ -7,7 +7,9 @@ import csv
 import fcntl
 import io
 import json
-from collections.abc import Iterator, Sequence
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +94,29 @@ def save_outcome(
     content["sha256"] = checksum(content)
     write_atomically(result_path(folder, task), (json.dumps(content) + "\n").encode())
     error_path.unlink(missing_ok=True)
+
+
+def kept_learner(
+    name: str, made_with: Mapping[str, Any], result: str, train: Callable[[Path], Any]
+) -> tuple[Path, Any]:
+    """The folder of a learner's history and what `train` told (JSON), trained now or before.
+
+    Learners are kept in `LOGEL_CACHE`, since all observers and several studies watch the same ones.
+
+    Args:
+        name: Of the learner.
+        made_with: All that decides what it becomes, JSON-serialisable.
+        result: File of what `train` told.
+        train: Writes the history to a folder that does not exist yet.
+    """
+    cache = Path(os.environ.get("LOGEL_CACHE", "~/.cache/logel")).expanduser()
+    folder = cache / f"{name}-{checksum(made_with)[:12]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    history, told = folder / "history", folder / result
+    # One process at a time trains; the others wait for its result.
+    with exclusive(folder, wait=True):
+        if not told.exists():
+            # A run that was stopped: its history is of no use without the rest.
+            shutil.rmtree(history, ignore_errors=True)
+            write_atomically(told, json.dumps(train(history)).encode())
+    return history, json.loads(told.read_text())
