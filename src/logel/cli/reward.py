@@ -23,6 +23,10 @@ from logel.cli.console import (
 from logel.errors import OptionError
 from logel.threads import limited_threads
 
+_ASK = (
+    "The history does not name its learner: for an ordinary PPO, A2C or TRPO try --method replay."
+)
+
 
 def infer(
     history: HistoryFolder,
@@ -30,7 +34,7 @@ def infer(
         float | None, Option(help="Discount factor; by default the one in the history.")
     ] = None,
     method: Annotated[
-        str, Option(help="default, joint, two-step, mirror, paper or authors.")
+        str, Option(help="default, joint, two-step, replay, mirror, paper or authors.")
     ] = "default",
     policy: Annotated[
         str, Option(help="auto, tabular, linear or mlp: the family of the policies.")
@@ -55,12 +59,14 @@ def infer(
     if not isinstance(discount, int | float):
         raise OptionError("the history does not say the discount factor: pass --gamma")
     from logel.inference.infer import infer_reward
+    from logel.inference.replayed import replay_might_apply
     from logel.policies.choose import choose_policy
 
+    family = choose_policy(loaded, policy, device=device)
     with progress_bars(quiet or json_output, verbose=verbose) as report:
         estimate = infer_reward(
             loaded,
-            choose_policy(loaded, policy, device=device),
+            family,
             gamma=float(discount),
             method=method,
             use_parameters=not clone,
@@ -70,6 +76,8 @@ def infer(
     if out is not None:
         estimate.save(out)
     typer.echo(estimate.to_json() if json_output else estimate.summary())
+    if method == "default" and not (clone or json_output) and replay_might_apply(loaded, family):
+        typer.echo(_ASK, err=True)
 
 
 def _check_target(out: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -118,7 +118,7 @@ def answer(found: Found, gauge: Gauge, asked: Asked) -> RewardEstimate:
         status=_status(found, gauge),
         notes=_notes(found, asked, known=covariance is not None),
         gauge=gauge,
-        fit=found.fit,
+        fit=replace(found.fit, rule=found.rule),
         method=f"method {asked.name}: {found.words}",
         config={
             **asdict(asked.method),

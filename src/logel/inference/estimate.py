@@ -51,7 +51,7 @@ class RewardEstimate:
         status: How the solve ended; its value is a sentence.
         notes: Warnings in plain words.
         gauge: Directions that are not identified.
-        fit: Explained movement and cosines, step by step.
+        fit: Explained movement, lengths and cosines, step by step.
         method: What was done, in words.
         config: Every choice, as plain values.
         objective_trace: Objective after every block update (joint fits: the log evidence after
@@ -268,7 +268,7 @@ class RewardEstimate:
     @classmethod
     def _from_plain(cls, raw: Mapping[str, Any]) -> RewardEstimate:
         names = tuple(str(name) for name in raw["feature_names"])
-        q, m, draws, fit = len(names), len(raw["learning_rates"]), raw["draws"], raw["fit"]
+        q, m, draws = len(names), len(raw["learning_rates"]), raw["draws"]
         planning = raw["planning"] if raw["format_version"] >= 2 else None
         return cls(
             weights=_array(raw["weights"], (q,)),
@@ -280,9 +280,7 @@ class RewardEstimate:
             status=Status[raw["status"]],
             notes=tuple(str(note) for note in raw["notes"]),
             gauge=_gauge(raw["gauge"], names),
-            fit=Fit(
-                _array(fit["explained"], (m,)), _array(fit["cosines"], (m,)), float(fit["chance"])
-            ),
+            fit=_fit(raw["fit"], m),
             method=str(raw["method"]),
             config=dict(raw["config"]),
             objective_trace=_array(raw["objective_trace"], (len(raw["objective_trace"]),)),
@@ -338,6 +336,21 @@ def _gauge(raw: Mapping[str, Any], names: tuple[str, ...]) -> Gauge:
     if len(gauge.reasons) != gauge.n:
         raise ValueError(f"{gauge.n} directions of the gauge have {len(gauge.reasons)} reasons")
     return gauge
+
+
+def _fit(raw: Mapping[str, Any], m: int) -> Fit:
+    """Read a fit; lengths, noise and rule came later and may be missing."""
+    sizes = {name: _optional(raw.get(name), (m,)) for name in ("moved", "predicted", "noise")}
+    for name, values in sizes.items():
+        if values is not None and (values < 0).any():
+            raise ValueError(f"the fit's {name!r} has negative numbers")
+    return Fit(
+        _array(raw["explained"], (m,)),
+        _array(raw["cosines"], (m,)),
+        float(raw["chance"]),
+        rule=str(raw.get("rule", "")),
+        **sizes,
+    )
 
 
 def _array(values: Any, shape: tuple[int, ...]) -> Float:

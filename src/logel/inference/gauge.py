@@ -301,11 +301,21 @@ class Fit:
             a step without movement.
         cosines: Cosine between movement and prediction, shape (m,).
         chance: Typical size of the cosine if the movement were random, fitted as it was.
+        moved: Length of the observed movement, shape (m,), or None when it was not kept. For
+            "replay" the root of twice the policies' divergence, else in the rule's coordinates.
+        predicted: Length of the predicted movement, shape (m,), in the same units; None likewise.
+        noise: Share of the squared movement that the learner's own chance (another order of
+            minibatches, another critic) would have changed, shape (m,); None when it is not known.
+        rule: How the reward was taken to move the policy; empty when nobody said.
     """
 
     explained: Float
     cosines: Float
     chance: float
+    moved: Float | None = None
+    predicted: Float | None = None
+    noise: Float | None = None
+    rule: str = ""
 
 
 def explain(
@@ -346,6 +356,8 @@ def _fit(moved: Float, predicted: Float, inner: Float, residual: Float, chance: 
         explained=np.where(moved > 0, 1 - residual / np.where(moved > 0, moved, 1.0), np.nan),
         cosines=inner / np.where(size > 0, size, np.inf),
         chance=chance,
+        moved=np.sqrt(np.maximum(moved, 0.0)),
+        predicted=np.sqrt(np.maximum(predicted, 0.0)),
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from logel.data.history import LearningHistory
 from logel.data.settings import LearnerSettings
 from logel.errors import IdentificationError, OptionError
 from logel.inference.answer import Found
@@ -47,6 +48,8 @@ ORDINARY: tuple[LearnerSettings, ...] = (
     LearnerSettings("A2C", learning_rate=5e-3, normalize_advantage=True),
     LearnerSettings("TRPO"),
 )
+# Length of a movement of which no share can be told.
+_STILL = 1e-9
 # Settings whose loss per step is within this of the best are fitted too, and averaged.
 _AS_GOOD = 0.1
 
@@ -63,6 +66,14 @@ def replay_applies(watched: Watched) -> bool:
     if settings is None or first.parameters is None or first.last_observations is None:
         return False
     return StackedLearner.of(settings, policy, _n_inputs(first.observations, policy)) is not None
+
+
+def replay_might_apply(history: LearningHistory, policy: Policy) -> bool:
+    """Whether all that replay lacks is the learner's name: ordinary ones can be tried, if asked."""
+    first = history[0]
+    known = first.parameters is not None and first.last_observations is not None
+    silent = LearnerSettings.of(history) is None and history.own_episodes is not False
+    return known and silent and len(history) > 1 and bool(_ordinary(policy))
 
 
 def _n_inputs(observations: Float, policy: Policy) -> int:
@@ -118,14 +129,16 @@ def _course(watched: Watched, method: Method, parameters: Float) -> Course:
 def _learners(watched: Watched, course: Course) -> tuple[list[Learner], tuple[str, ...]]:
     """The learner that the history names, or the ordinary ones; and what to know about it."""
     settings, n_inputs = LearnerSettings.of(watched.history), course.batches[0].inputs.shape[1]
+    notes = [batch.notes for batch in course.batches]
     if settings is not None:
         # Needs Stable-Baselines3 only where the fast way does not do.
         from logel.replay.sb3 import learner_for
 
-        own, note = learner_for(replace(settings, gamma=watched.gamma), watched.policy, n_inputs)
+        known_settings = replace(settings, gamma=watched.gamma)
+        own, note = learner_for(known_settings, watched.policy, n_inputs, notes=notes)
         return [own], () if note is None else (note,)
     built = [
-        StackedLearner.of(replace(one, gamma=watched.gamma), watched.policy, n_inputs)
+        StackedLearner.of(replace(one, gamma=watched.gamma), watched.policy, n_inputs, notes)
         for one in _ordinary(watched.policy)
     ]
     known: list[Learner] = [one for one in built if one is not None]
@@ -266,10 +279,13 @@ def _explains(fit: ReplayFit, course: Course) -> bool:
 
 def _fit_of(fit: ReplayFit, n_steps: int) -> Fit:
     """Step by step; steps that were not replayed count as not seen."""
-    explained, cosines = np.full(n_steps, np.nan), np.full(n_steps, np.nan)
-    explained[: len(fit.steps)] = [1 - step.unexplained for step in fit.steps]
-    cosines[: len(fit.steps)] = [step.cosine for step in fit.steps]
-    return Fit(explained, cosines, 0.0)
+    rows = np.full((5, n_steps), np.nan)
+    for t, step in enumerate(fit.steps):
+        rows[2:4, t] = step.moved, step.predicted
+        if step.moved > _STILL:
+            rows[[0, 1, 4], t] = 1 - step.unexplained, step.cosine, step.scatter
+    explained, cosines, moved, predicted, noise = rows
+    return Fit(explained, cosines, 0.0, moved=moved, predicted=predicted, noise=noise)
 
 
 def _draws(

@@ -18,7 +18,8 @@ class Status(enum.Enum):
         "weights; watch more stages or episodes, or check features and learner"
     )
     NOT_CONVERGED = (
-        "stopped before convergence: increase max_iterations (joint fits: the rounds in heats)"
+        "stopped before convergence: increase max_iterations (joint fits: the rounds in heats; "
+        "replay: try another seed, or more members)"
     )
     RATES_AT_BOUND = (
         "solved, but every learning rate sits at its lower bound: the movement does not follow any "

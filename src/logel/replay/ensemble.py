@@ -82,6 +82,7 @@ class StepFit:
         scatter: Share that members differ by for other reasons than their weights.
         cosine: Between the movement at the centre and the observed one.
         moved: Length of the observed movement.
+        predicted: Length of the movement at the centre.
     """
 
     gram: Float
@@ -91,6 +92,7 @@ class StepFit:
     scatter: float
     cosine: float
     moved: float
+    predicted: float
 
     @property
     def gain(self) -> Float:
@@ -311,6 +313,7 @@ class _Members:
                 fit.middle @ observed / max(np.linalg.norm(fit.middle) * np.sqrt(size), 1e-300)
             ),
             moved=float(np.sqrt(size)),
+            predicted=float(np.linalg.norm(fit.middle)),
         )
         self._take_over(fit, left, plain, noise, size)
         return step

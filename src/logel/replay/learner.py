@@ -8,7 +8,7 @@ once; `OneByOne` calls somebody's own function for each.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -109,8 +109,17 @@ class StackedLearner:
     words: str
 
     @classmethod
-    def of(cls, settings: LearnerSettings, policy: Policy, n_inputs: int) -> StackedLearner | None:
-        """The learner, or None if it is of a kind that is not written out here (`unlike`)."""
+    def of(
+        cls,
+        settings: LearnerSettings,
+        policy: Policy,
+        n_inputs: int,
+        notes: Sequence[Mapping[str, Any]] = (),
+    ) -> StackedLearner | None:
+        """The learner, or None if it is of a kind that is not written out here (`unlike`).
+
+        The stages' notes are for its words alone: updates see those of their own stage.
+        """
         if unlike(settings, policy, n_inputs) is not None:
             return None
         actor, critic, head = _shapes(settings, policy, n_inputs)
@@ -118,7 +127,7 @@ class StackedLearner:
         kind = TrustRegion if settings.algorithm == "TRPO" else ActorCritic
         optimiser = Optimiser(optimiser_name(settings), dict(settings.optimizer_options or {}))
         core = kind(actor, critic, head, optimiser)
-        return cls(core, settings, common, described(settings.algorithm, common))
+        return cls(core, settings, common, described(settings.algorithm, common, notes))
 
     def initial(self, rng: Generators) -> State:
         """See `Learner`."""
@@ -233,12 +242,23 @@ def scheduled(common: Update, notes: Any) -> Update:
     return replace(common, **known)
 
 
-def described(algorithm: str, common: Update) -> str:
-    """The learner in half a line."""
-    parts = [f"rate {common.learning_rate:.2g}", f"lambda {common.gae_lambda:.3g}"]
+def described(algorithm: str, common: Update, notes: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The learner in half a line; its rate as the stages' notes have it, where they say."""
+    parts = [f"rate {_rates(common, notes)}", f"lambda {common.gae_lambda:.3g}"]
     if algorithm == "PPO":
         parts.insert(0, f"{common.n_epochs} epochs")
     return f"{algorithm} ({', '.join(parts)})"
+
+
+def _rates(common: Update, notes: Sequence[Mapping[str, Any]]) -> str:
+    """The learning rate, or how it goes from the first stage to the last."""
+    rates = [scheduled(common, one).learning_rate for one in notes] or [common.learning_rate]
+    words = [f"{rate:.2g}".replace("e-0", "e-") for rate in rates]
+    low, high = (words[rates.index(end)] for end in (min(rates), max(rates)))
+    if low == high:
+        return low
+    monotone = {words[0], words[-1]} == {low, high}
+    return f"{words[0]} to {words[-1]}" if monotone else f"between {low} and {high}"
 
 
 def beginning(network: StackedNetwork, rng: np.random.Generator, orthogonal: bool) -> Tensor:

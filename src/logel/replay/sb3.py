@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -67,18 +67,22 @@ class Carried:
 class SB3Learner:
     """Copies of a model that are trained one by one, by its own `train()`."""
 
-    def __init__(self, model: Any, settings: LearnerSettings) -> None:
+    def __init__(
+        self, model: Any, settings: LearnerSettings, notes: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         """A learner that leaves the model as it is.
 
         Args:
             model: Of PPO, A2C, TRPO or a subclass; not used further.
             settings: Its own.
+            notes: Of the stages, for its words.
         """
         self.model = _apart(model)
         self.settings = settings
         name = next((name for name in DEFAULTS if name in _names(model)), "PPO")
         self.common = updated(DEFAULTS[name], settings)
-        self.words = f"{described(settings.algorithm, self.common)} by its own code"
+        words = described(settings.algorithm, self.common, notes)
+        self.words = f"{words} by its own code"
 
     def initial(self, rng: Generators) -> Carried:
         """See `Learner`."""
@@ -141,7 +145,12 @@ def own_update(model: Any) -> SB3Learner:
 
 
 def learner_for(
-    settings: LearnerSettings, policy: Policy, n_inputs: int, model: Any = None
+    settings: LearnerSettings,
+    policy: Policy,
+    n_inputs: int,
+    model: Any = None,
+    *,
+    notes: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[Learner, str | None]:
     """The fastest way to repeat a learner's updates, and a note where that is slow.
 
@@ -150,6 +159,7 @@ def learner_for(
         policy: Its family.
         n_inputs: Numbers in an observation.
         model: A live model of it, for what settings do not tell.
+        notes: Of the stages, for its words.
 
     Raises:
         OptionError: If settings alone are not enough, and there is no model.
@@ -159,13 +169,13 @@ def learner_for(
     if why is None and model is not None and type(model) not in _algorithms().values():
         why = f"{type(model).__name__} may have an update of its own"
     if why is None:
-        fast = StackedLearner.of(settings, policy, n_inputs)
+        fast = StackedLearner.of(settings, policy, n_inputs, notes)
         assert fast is not None
         return fast, None
     if model is None:
-        slow = SB3Learner(model_for(settings, policy, n_inputs), settings)
+        slow = SB3Learner(model_for(settings, policy, n_inputs), settings, notes)
     else:
-        slow = SB3Learner(model, _completed(model_settings(model), settings))
+        slow = SB3Learner(model, _completed(model_settings(model), settings), notes)
     return slow, f"replayed by Stable-Baselines3's own code, candidate by candidate: {why}"
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from logel.data.history import LearningHistory
 from logel.errors import OptionError
 from logel.inference.estimate import RewardEstimate
+from logel.report.page_course import course_data
 from logel.report.page_stages import StageViews, stage_views
 from logel.report.page_words import (
-    STATUS_WORDS,
     combinations,
     gauge_sentences,
     headline,
@@ -20,6 +20,7 @@ from logel.report.page_words import (
     qualifier,
     status_advice,
     status_mood,
+    status_words,
     verdicts,
 )
 from logel.report.reward_maps import rbf_map, world_map
@@ -53,7 +54,7 @@ def page_data(
         "headline": headline(estimate),
         "qualifier": qualifier(estimate),
         "status": {
-            "name": STATUS_WORDS[estimate.status].name,
+            "name": status_words(estimate).name,
             "code": estimate.status.name,
             "mood": status_mood(estimate),
             "sentence": status_advice(estimate),
@@ -164,6 +165,7 @@ def _fit(estimate: RewardEstimate) -> dict[str, Any]:
             "cosines": fit.cosines[:_MOST_POINTS],
             "chance": fit.chance,
         },
+        "course": course_data(estimate),
         "held_out": None if held_out is None or not known else held_out[:_MOST_POINTS],
         "trace": {"update": kept + 1, "value": trace[kept]},
         "models": [(clean(name, longest=40), gain) for name, gain in models],

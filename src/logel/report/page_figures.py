@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from logel.report.page_course import course_figure
 from logel.report.page_parts import choice, figure
 from logel.report.safe_text import NOTHING, escape, listed, number
 
@@ -241,10 +242,11 @@ def _movement(views: Data) -> str:
 
 
 def _fit(data: Data) -> list[str]:
-    steps, trace = data["steps"], data["trace"]
+    steps, course = data["steps"], data["course"]
     chance = steps["chance"]
     few = " With so few parameters, cosines tell little." if chance > 0.5 else ""
-    parts = [
+    parts = [] if course is None else [course_figure(course)]
+    parts.append(
         _series(
             "cosines",
             "Does it move where the reward says?",
@@ -252,23 +254,26 @@ def _fit(data: Data) -> list[str]:
             f"{number(chance)} what chance would give (dashed).{few}",
             steps["cosines"],
             "cosine",
-        ),
-        _series(
-            "explained",
-            "Share of the movement explained",
+        )
+    )
+    if course is None:
+        title = "Share of the movement explained"
+        caption = (
             "Share of each step's squared length that the reward accounts for; noise of the "
-            "observation counts as unexplained, and below zero the prediction is too long.",
-            steps["explained"],
-            "share explained",
-        ),
-        _series(
-            "rates",
-            "Learning rates",
-            "Estimated rate of every step, in units that go with the weights.",
-            steps["rates"],
-            "learning rate",
-        ),
-    ]
+            "observation counts as unexplained, and below zero the prediction is too long."
+        )
+        parts.append(_series("explained", title, caption, steps["explained"], "share explained"))
+    if course is None or not course["replayed"]:
+        # A replayed learner has the rates that its settings say, and none are estimated.
+        title = "Learning rates"
+        caption = "Estimated rate of every step, in units that go with the weights."
+        parts.append(_series("rates", title, caption, steps["rates"], "learning rate"))
+    return [*parts, *_solve(data)]
+
+
+def _solve(data: Data) -> list[str]:
+    """How the path was found, which rules were tried, how the solver went."""
+    parts, trace = [], data["trace"]
     if data["held_out"] is not None:
         title = "Quality of the clones"
         caption = (

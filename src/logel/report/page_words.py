@@ -62,6 +62,36 @@ STATUS_WORDS = {
 }
 
 
+# Of a learner whose own update was replayed, where that says something else.
+_REPLAY_WORDS = {
+    Status.UNEXPLAINED: StatusWords(
+        "Not explained",
+        _NEGATIVE,
+        "Replaying the learner's own update explains too little of how it moved",
+        "Check that the learner's settings in the history are those it had, and ask whether the "
+        "features can express what it might want; then infer again.",
+    ),
+    Status.NOT_CONVERGED: StatusWords(
+        "Stuck",
+        "The replayed update leaves more unexplained than another order of minibatches would.",
+        "Replaying the learner's own update got stuck before it came to where the learner went",
+        "Infer again with another seed, or with more members: Method.named('replay', "
+        "n_members=40).",
+    ),
+}
+
+
+def status_words(estimate: RewardEstimate) -> StatusWords:
+    """The status in words that go with what was done."""
+    usual = STATUS_WORDS[estimate.status]
+    return _REPLAY_WORDS.get(estimate.status, usual) if is_replay(estimate) else usual
+
+
+def is_replay(estimate: RewardEstimate) -> bool:
+    """Whether the answer comes from the learner's own update, or was sought there."""
+    return estimate.fit.rule == "replay" or estimate.config.get("coordinates") == "replay"
+
+
 class Verdicts(NamedTuple):
     """Features by what can be said of their weights; every feature is in exactly one.
 
@@ -90,7 +120,7 @@ def verdicts(estimate: RewardEstimate, level: float = 0.95) -> Verdicts:
 
 def headline(estimate: RewardEstimate) -> str:
     """What was found, in one sentence."""
-    doubt = STATUS_WORDS[estimate.status].doubt
+    doubt = status_words(estimate).doubt
     if not doubt and is_doubtful(estimate):
         doubt = (
             "The recovered reward points where the learner went no better than a random direction "
@@ -250,12 +280,14 @@ def status_mood(estimate: RewardEstimate) -> str:
 
 def status_advice(estimate: RewardEstimate) -> str:
     """The status's sentence, with what it means for the reader."""
-    advice = STATUS_WORDS[estimate.status].advice
+    advice = status_words(estimate).advice
     if is_doubtful(estimate):
         advice = "But the movement it predicts is not the learner's: treat it as a negative result."
     elif estimate.status is Status.OK and estimate.notes:
         advice += " Mind the warnings."
     if estimate.status is Status.OK:
+        return advice
+    if estimate.status is Status.NOT_CONVERGED and is_replay(estimate):
         return advice
     sentence = estimate.status.value
     return f"{sentence[0].upper()}{sentence[1:]}. {advice}"
@@ -267,7 +299,7 @@ def next_steps(estimate: RewardEstimate) -> list[str]:
     rows, reasons = gauge.directions[:_MOST_COMBINATIONS], gauge.reasons[:_MOST_COMBINATIONS]
     unidentified = zip(combinations(rows, estimate), reasons, strict=True)
     steps = [
-        STATUS_WORDS[estimate.status].step,
+        status_words(estimate).step,
         *(found.step(clean(reason)) for found, reason in unidentified),
         *_weak_steps(estimate),
         _cosine_step(estimate),

@@ -331,6 +331,120 @@
       xs: data.trace.update, ys: data.trace.value, xLabel: "update", yLabel: "objective",
     });
 
+  // --- movement and prediction ---------------------------------------------------------------
+
+  plots.course = (host, width) => {
+    const { moved, predicted, explained, noise, cosines, replayed } = data.course;
+    const n = moved.length;
+    const percent = (v) => (known(v) ? `${show(100 * v, Math.abs(v) < 0.1 ? 2 : 3)}%` : "–");
+    const lengths = [["bar", "where it went"], ["mark", "predicted"]];
+    const shares = [["dot", "explained"]];
+    if (noise) shares.push(["band", "what chance would change"]);
+    const left = 62;
+    const right = width - 8;
+    const one = { top: 34, bottom: 204 };
+    const two = { top: 258, bottom: 368 };
+    const svg = canvas(host, width, two.bottom + 44);
+    const x = scale(-0.5, n - 0.5, left, right);
+    const room = x(1) - x(0);
+
+    const legend = (entries, y) => {
+      let at = left;
+      for (const [kind, words] of entries) {
+        if (kind === "bar") make("rect", { x: at, y: y - 7, width: 10, height: 14, rx: 2, class: "went" }, svg);
+        if (kind === "band") make("rect", { x: at, y: y - 7, width: 14, height: 14, class: "band" }, svg);
+        if (kind === "dot") make("circle", { cx: at + 5, cy: y, r: 4, class: "fill-for" }, svg);
+        if (kind === "mark") {
+          const line = { x1: at + 1, x2: at + 13, y1: y, y2: y, class: "for", "stroke-width": 3 };
+          make("line", { ...line, "stroke-linecap": "round" }, svg);
+        }
+        const gap = kind === "mark" || kind === "band" ? 21 : 16;
+        make("text", { x: at + gap, y: y + 4 }, svg, words);
+        at += gap + 20 + 6.4 * words.length;
+      }
+    };
+    legend(lengths, 12);
+    legend(shares, 236);
+
+    // Off the scale: an arrowhead at the edge, the number on hover.
+    const arrowhead = (px, py, down) => {
+      const wide = Math.max(2, Math.min(5, 0.45 * room));
+      const points = `${px - wide},${py - 8 * down} ${px + wide},${py - 8 * down} ${px},${py}`;
+      make("polygon", { points, class: "fill-against" }, svg);
+    };
+    const frame = (box, y, values, form, label) => {
+      for (const tick of values) {
+        make("line", { x1: left, x2: right, y1: y(tick), y2: y(tick), class: "gridline" }, svg);
+        make("text", { x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, svg, form(tick));
+      }
+      const turned = { x: -(box.top + box.bottom) / 2, y: 12, transform: "rotate(-90)" };
+      make("text", { ...turned, "text-anchor": "middle" }, svg, label);
+    };
+    const went = Math.max(...moved.filter(known)) || 1;
+    // A prediction far too long must not make the rest invisible.
+    const longest = Math.min(Math.max(went, ...predicted.filter(known)), 2.5 * went);
+    const length = scale(0, longest * 1.04, one.bottom, one.top);
+    frame(one, length, ticks(0, longest, 4), (v) => show(v), replayed ? "length, √(2 KL)" : "length");
+    const thick = Math.max(1, Math.min(26, 0.62 * room));
+    moved.forEach((v, i) => {
+      if (!known(v)) return;
+      const shape = { x: x(i) - thick / 2, y: length(v), width: thick, height: Math.max(one.bottom - length(v), 0.5) };
+      make("rect", { ...shape, rx: Math.min(2, thick / 3), class: "went" }, svg);
+    });
+    make("line", { x1: left, x2: right, y1: one.bottom, y2: one.bottom, class: "axis" }, svg);
+    const reach = Math.min(0.46 * room, thick / 2 + 4);
+    predicted.forEach((v, i) => {
+      if (!known(v)) return;
+      if (v > longest) return arrowhead(x(i), one.top, -1);
+      const line = { x1: x(i) - reach, x2: x(i) + reach, y1: length(v), y2: length(v), class: "for" };
+      make("line", { ...line, "stroke-width": room < 8 ? 2 : 3, "stroke-linecap": "round" }, svg);
+    });
+
+    // Dots have no need of a zero, and the interesting part is at the top.
+    const lows = explained.map((v, i) => Math.min(known(v) ? v : 1, noise && known(noise[i]) ? 1 - noise[i] : 1));
+    const lowest = Math.min(...lows);
+    const low = lowest >= 0.85 ? 0.8 : lowest >= 0.6 ? 0.5 : 0;
+    const share = scale(low, 1, two.bottom, two.top);
+    frame(two, share, ticks(low, 1, 4), (v) => `${Math.round(100 * v)}%`, "explained");
+    if (noise) {
+      noise.forEach((v, i) => {
+        if (!known(v)) return;
+        const edge = share(Math.max(1 - v, low));
+        make("rect", { x: x(i - 0.5), y: two.top, width: room + 0.05, height: Math.max(edge - two.top, 0.5), class: "band" }, svg);
+      });
+    }
+    make("line", { x1: left, x2: right, y1: two.bottom, y2: two.bottom, class: "axis" }, svg);
+    const radius = Math.max(1.6, Math.min(4, 0.3 * room));
+    explained.forEach((v, i) => {
+      if (!known(v)) return;
+      if (v < low) {
+        arrowhead(x(i), two.bottom, 1);
+      } else make("circle", { cx: x(i), cy: share(v), r: radius, class: "fill-for" }, svg);
+    });
+    for (const tick of wholeTicks(0, n - 1, Math.min(n - 1, 10, width / 60))) {
+      make("text", { x: x(tick), y: two.bottom + 18, "text-anchor": "middle" }, svg, String(tick));
+    }
+    make("text", { x: (left + right) / 2, y: two.bottom + 38, "text-anchor": "middle" }, svg, "step");
+
+    const rule = make("line", { y1: one.top, y2: two.bottom, class: "axis", visibility: "hidden" }, svg);
+    const area = { x: left, y: 0, width: right - left, height: two.bottom };
+    const hot = make("rect", { ...area, fill: "transparent", class: "reader" }, svg);
+    hover(hot, (event) => {
+      const box = svg.getBoundingClientRect();
+      const place = ((event.clientX - box.left) / box.width) * width;
+      const i = Math.max(0, Math.min(n - 1, Math.round((place - x(0)) / room)));
+      for (const end of ["x1", "x2"]) rule.setAttribute(end, x(i));
+      rule.setAttribute("visibility", "visible");
+      const told = [
+        `went ${show(moved[i])}, predicted ${show(predicted[i])}`,
+        `cosine ${show(cosines[i])}, explained ${percent(explained[i])}`,
+      ];
+      if (noise) told.push(`chance would change ${percent(noise[i])}`);
+      return [`step ${i}`, told];
+    });
+    hot.addEventListener("pointerleave", () => rule.setAttribute("visibility", "hidden"));
+  };
+
   // --- bars by name --------------------------------------------------------------------------
 
   function drawBars(host, width, rows, label) {
