@@ -38,9 +38,12 @@ def assert_same(one: RewardEstimate, two: RewardEstimate) -> None:
     np.testing.assert_array_equal(one.gauge.directions, two.gauge.directions)
     np.testing.assert_array_equal(one.gauge.weak, two.gauge.weak)
     assert tuple(one.gauge.reasons) == tuple(two.gauge.reasons)
-    np.testing.assert_array_equal(one.fit.explained, two.fit.explained)
-    np.testing.assert_array_equal(one.fit.cosines, two.fit.cosines)
-    assert one.fit.chance == two.fit.chance
+    assert (one.fit.chance, one.fit.rule) == (two.fit.chance, two.fit.rule)
+    for name in ("explained", "cosines", "moved", "predicted", "noise"):
+        left, right = getattr(one.fit, name), getattr(two.fit, name)
+        assert (left is None) == (right is None), name
+        if right is not None:
+            np.testing.assert_array_equal(left, right)
     assert (one.planning is None) == (two.planning is None)
     if one.planning is not None and two.planning is not None:
         for name, values in vars(one.planning).items():
@@ -125,6 +128,8 @@ def test_the_summary_says_what_matters() -> None:
         {"condition": float("inf")},
         {"covariance": np.full((3, 3), np.nan)},
         {"fit": Fit(np.array([np.nan, 0.1]), np.array([0.2, np.nan]), 0.3)},
+        {"fit": Fit(*np.full((2, 2), 0.5), 0.3, *np.array([[1, 2], [3, np.nan]]), rule="mirror")},
+        {"fit": Fit(*np.full((2, 2), 0.5), 0.0, *np.array([[1, 2], [3, 4], [0, 0.1]]), "replay")},
         {"notes": (), "status": Status.OK},
         {"feature_names": ("ä", '"', "\n")},
     ],
@@ -181,6 +186,13 @@ def test_one_reason_stood_for_all_directions_before_the_third_version(version: i
     assert json.loads(estimate.to_json())["gauge"]["reasons"] == ["it is constant"] * 2
 
 
+def test_fits_without_lengths_still_load() -> None:
+    raw = json.loads(example(fit=replace(example().fit, moved=np.ones(2), rule="x")).to_json())
+    for later in ("moved", "predicted", "noise", "rule"):
+        del raw["fit"][later]
+    assert_same(RewardEstimate.from_json(json.dumps(raw)), example())
+
+
 def test_the_json_is_standard() -> None:
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is not JSON")
@@ -213,6 +225,9 @@ def test_the_json_is_standard() -> None:
         ("gauge", {"directions": [[1.0, 0.0, 0.0]], "weak": []}),
         ("fit", {"explained": [1.0], "cosines": [1.0], "chance": 1.0}),
         ("fit", {"explained": [1, 1], "cosines": [1, 1], "chance": 10**400}),
+        ("fit", {"explained": [1, 1], "cosines": [1, 1], "chance": 0, "moved": [1]}),
+        ("fit", {"explained": [1, 1], "cosines": [1, 1], "chance": 0, "predicted": [[1], ["x"]]}),
+        ("fit", {"explained": [1, 1], "cosines": [1, 1], "chance": 0, "noise": [0.1, -0.1]}),
         ("rank", None),
         ("rank", float("-inf")),
         ("versions", []),

@@ -178,6 +178,9 @@ def test_explained_movement_by_hand() -> None:
     fit = explain(delta, design, np.array([2.0]), np.array([1.0, 0.5, 1.0, 1.0]))
     np.testing.assert_allclose(fit.explained, [1.0, 0.5, -3.0, 0.0])
     np.testing.assert_allclose(fit.cosines, [1.0, np.sqrt(0.5), -1.0, 0.0])
+    assert fit.moved is not None and fit.predicted is not None and fit.noise is None
+    np.testing.assert_allclose(fit.moved, [2.0, np.sqrt(2.0), 2.0, 1.0])
+    np.testing.assert_allclose(fit.predicted, [2.0, 1.0, 2.0, 0.0])
     assert fit.chance == pytest.approx(np.sqrt(0.5))
     still = explain(np.zeros((1, 2)), design[:1], np.array([2.0]), np.ones(1))
     assert np.isfinite(still.cosines).all()

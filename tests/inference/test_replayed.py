@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from logel import (
     LearningHistory,
     Method,
     MLPCategorical,
+    MLPGaussian,
     RewardEstimate,
     TabularSoftmax,
     infer_reward,
@@ -23,11 +25,14 @@ from logel.data.stage import Stage
 from logel.envs.audit import WORLDS
 from logel.errors import HistoryError, OptionError
 from logel.inference.gauge import direction_error
-from logel.inference.replayed import ORDINARY
+from logel.inference.replayed import ORDINARY, _fit_of
 from logel.inference.status import Status
 from logel.learners import audit
 from logel.learners.audit import LEARNERS, Trained
+from logel.replay.ensemble import StepFit
+from logel.replay.fit import ReplayFit
 from logel.replay.learner import OneByOne
+from logel.report.page_course import replay_verdict
 from logel.types import Float
 
 ROOM = WORLDS["room"]
@@ -76,6 +81,41 @@ def test_a_known_learner_is_replayed_by_default(estimate: RewardEstimate) -> Non
     assert any("rewards" in note and "times these weights" in note for note in estimate.notes)
 
 
+def test_lengths_are_roots_of_twice_the_divergence(
+    trained: Trained, estimate: RewardEstimate
+) -> None:
+    fit, parameters = estimate.fit, trained.history.parameters()
+    assert fit.rule == "replay" and parameters is not None
+    assert fit.moved is not None and fit.predicted is not None and fit.noise is not None
+    policy = trained.policy
+    assert isinstance(policy, MLPGaussian)
+
+    def normal(theta: Float, states: Any) -> torch.distributions.Normal:
+        outputs = policy.outputs(torch.as_tensor(theta), states)
+        return torch.distributions.Normal(outputs[:, :2], outputs[:, 2:].exp())
+
+    for t, stage in enumerate(list(trained.history)[:-1]):
+        states = policy.prepare_observations(stage.observations)
+        before, after = (normal(parameters[k], states) for k in (t, t + 1))
+        divergence = torch.distributions.kl_divergence(before, after).sum(dim=1).mean()
+        # To the second order, and at some of the states.
+        assert fit.moved[t] == pytest.approx(float(2 * divergence) ** 0.5, rel=0.1)
+    # What is left of a triangle with these sides.
+    ratio = fit.predicted / fit.moved
+    np.testing.assert_allclose(fit.explained, 2 * ratio * fit.cosines - ratio**2, atol=1e-6)
+    assert ((fit.noise > 0) & (fit.noise < 0.5)).all()
+
+
+def test_a_step_that_did_not_move_has_no_share_explained() -> None:
+    nothing = np.zeros((1, 1))
+    still = StepFit(nothing, nothing[0], nothing, 1e290, 1e290, 0.0, moved=1e-150, predicted=0.1)
+    gone = replace(still, unexplained=0.2, scatter=0.1, cosine=0.9, moved=0.5, predicted=0.4)
+    fit = _fit_of(ReplayFit(nothing[0], nothing, 1, [still, gone], nothing[0]), 3)
+    np.testing.assert_array_equal(fit.explained, [np.nan, 0.8, np.nan])
+    np.testing.assert_array_equal(fit.noise, [np.nan, 0.1, np.nan])
+    np.testing.assert_array_equal(fit.predicted, [0.1, 0.4, np.nan])
+
+
 def test_it_beats_the_rule_that_knows_nothing_of_critics(
     trained: Trained, estimate: RewardEstimate
 ) -> None:
@@ -117,6 +157,7 @@ def test_only_the_first_steps_may_be_replayed(trained: Trained) -> None:
         method=Method.named("replay", n_stages=6, n_members=16),
     )
     assert "replayed over the first 6 of 9 steps" in found.method
+    assert found.fit.moved is not None and np.isnan(found.fit.moved[6:]).all()
     np.testing.assert_array_equal(np.isnan(found.explained), [False] * 6 + [True] * 3)
     assert direction_error(found.weights, TRUTH) < 0.3
 
@@ -147,6 +188,10 @@ def test_what_no_update_leads_to_is_not_believed(spoil: Any, seed: int, tmp_path
     run = audit.train(ROOM, SMALL, weights, seed=seed, path=tmp_path / "history")
     found = infer_reward(spoil(run.history), run.policy, gamma=ROOM.gamma)
     assert found.status in (Status.UNEXPLAINED, Status.NOT_CONVERGED)
+    # The page says in words that replay did not work out, and how.
+    verdict = replay_verdict(found)
+    assert verdict is not None and verdict.mood == "bad"
+    assert verdict.name in ("Stuck", "Not explained", "Fell back")
     said = ("its settings may be others than the history says", "the fit is stuck")
     assert any(words in note for note in found.notes for words in said)
     assert significant(found) == []

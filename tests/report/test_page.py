@@ -8,6 +8,7 @@ import time
 import unittest.mock
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,6 +78,86 @@ def test_next_steps_name_what_cannot_be_told_apart_and_what_data_would_bring() -
     now = float(np.diff(estimate.interval(0.95)[2])[0])
     # Half the variance leaves 1 / sqrt(2) of the width.
     assert any(f"from {now:.2g} to about {now / np.sqrt(2):.2g} wide" in step for step in steps)
+
+
+# --- replay -----------------------------------------------------------------------------------
+
+
+def replayed(n: int = 11, *, left: float = 0.1, noise: float = 0.04, **changes: Any) -> Any:
+    """An estimate by replay: the prediction as long as the movement, a share left at each step."""
+    moved = np.linspace(0.2, 0.1, n)
+    cosines = np.full(n, 1 - left / 2)
+    fit = Fit(np.full(n, 1 - left), cosines, 0.0, moved, moved, np.full(n, noise), "replay")
+    fit = changes.pop("fit", fit)
+    return example(**{"learning_rates": np.ones(n), "fit": fit, "held_out": None, **changes})
+
+
+def test_replay_shows_where_the_learner_went_and_where_its_update_goes() -> None:
+    page = estimate_page(replayed(models={}))
+    tags, course = Tags(page), embedded(page)["course"]
+    plots = {a["data-plot"]: a for a in tags.named("div") if "data-plot" in a}
+    # Neither rates, which nobody estimated, nor the shares once more.
+    assert set(plots) == {"weights", "course", "cosines", "trace", "planning"}
+    assert course["moved"][0] == course["predicted"][0] == 0.2 and course["replayed"] is True
+    assert plots["course"]["aria-label"] == (
+        "11 steps; length moved 0.1 to 0.2, median 0.15; length predicted 0.1 to 0.2, median "
+        "0.15; explained 90% to 90%, median 90%; chance would change 4% to 4%, median 4%."
+    )
+    for words in (
+        "Where the learner went, and where its update goes with these weights",
+        "The update explains 90% of the squared movement; another order of minibatches would "
+        "change 4%.",
+    ):
+        assert words in tags.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "sentence"),
+    [
+        ({"status": Status.NOT_CONVERGED}, "Stuck", "Better weights may exist: the update"),
+        ({"status": Status.UNEXPLAINED}, "Not explained", "No weights lead the learner's own"),
+        ({"status": Status.UNEXPLAINED, "n": 5}, "Not explained", "5 steps are too few"),
+    ],
+)
+def test_a_replay_that_went_wrong_says_so(changes: Any, name: str, sentence: str) -> None:
+    estimate = replayed(left=0.9, **changes)
+    data = page_data(estimate)
+    assert data["course"]["verdict"][:2] == ["bad", name] == ["bad", data["status"]["name"]]
+    assert sentence in Tags(estimate_page(estimate)).text
+    assert "should not be trusted" in headline(estimate)
+    # Replay has no iterations to raise.
+    assert "max_iterations" not in f"{next_steps(estimate)} {data['status']['sentence']}"
+
+
+def test_an_answer_that_fell_back_names_the_rule_it_comes_from() -> None:
+    fit = Fit(np.full(9, 0.2), np.full(9, 0.4), 0.1, np.ones(9), np.ones(9), rule="mirror")
+    asked = {"config": {"coordinates": "replay"}, "status": Status.UNEXPLAINED}
+    text = Tags(estimate_page(example(fit=fit, **asked))).text
+    assert "Fell back" in text and "those of the rule 'mirror'" in text
+    assert "where the rule goes with these weights" in text
+    # Asked for by name, the same fit is nothing to explain.
+    assert "Fell back" not in estimate_page(example(fit=fit))
+
+
+def test_steps_that_were_not_replayed_are_left_out() -> None:
+    whole = replayed(20)
+    cut = {
+        name: np.where(np.arange(20) < 8, values, np.nan)
+        for name, values in vars(whole.fit).items()
+        if isinstance(values, np.ndarray)
+    }
+    page = estimate_page(replace(whole, fit=replace(whole.fit, **cut)))
+    assert len(embedded(page)["course"]["moved"]) == 8
+    assert "These are the first 8 of 20 steps." in page
+
+
+@pytest.mark.parametrize("rule", HOSTILE)
+def test_hostile_rules_are_text(rule: str) -> None:
+    fit = Fit(np.ones(9), np.ones(9), 0.1, np.ones(9), np.full(9, np.inf), rule=rule)
+    tags = Tags(estimate_page(example(fit=fit, config={"coordinates": "replay"})))
+    assert not tags.named("img") and len(tags.named("script")) == 2
+    nothing = replace(fit, moved=np.full(9, np.nan))
+    assert page_data(example(fit=nothing))["course"] is None
 
 
 # --- the page ---------------------------------------------------------------------------------

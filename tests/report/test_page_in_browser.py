@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pages import HOSTILE, STUDY, example
 
 from logel.data.history import LearningHistory
+from logel.inference.gauge import Fit
 from logel.report.page import estimate_page, write_report
 from logel.report.page_parts import asset
 
@@ -82,6 +84,32 @@ def test_every_figure_is_drawn(browser: Any, page_file: Path) -> None:
         assert len(drawn) == 13
         for name, marks, height, broken in drawn:
             assert marks > 8 and height > 60 and not broken, name
+
+
+@pytest.mark.parametrize("n", [1, 5, 31, 199])
+def test_movement_and_prediction_of_any_number_of_steps(
+    browser: Any, tmp_path: Path, n: int
+) -> None:
+    explained = np.linspace(1.0, -0.5, n)
+    moved = np.linspace(0.2, 0.1, n)
+    predicted = np.where(np.arange(n) == 2, 9.0, 0.15)
+    explained[1:2] = np.nan
+    fit = Fit(explained, explained, 0.0, moved, predicted, np.full(n, 0.04), "replay")
+    estimate = example(fit=fit, learning_rates=np.ones(n), held_out=None)
+    file = write_report(estimate, tmp_path / "page.html")
+    for width in (1200, 390):
+        with opened(browser, file, viewport={"width": width, "height": 900}) as page:
+            inside = "[data-plot=course] "
+            assert page.locator(f"{inside}.went").count() == n + 1  # one in the legend
+            assert page.locator(f"{inside}.band").count() == n + 1
+            # Off the scale: shares below zero, and the prediction that is far too long.
+            heads = int((explained < 0).sum()) + (n > 2)
+            assert page.locator(f"{inside}polygon").count() == heads
+            assert not page.locator("[data-plot=course]").inner_html().count("NaN")
+            page.hover(f"{inside}.reader")
+            told = page.inner_text("#tip")
+            assert f"step {n // 2}" in told and "chance would change 4%" in told
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_the_slider_and_play_move_the_stage(browser: Any, page_file: Path) -> None:

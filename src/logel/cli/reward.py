@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -23,9 +23,10 @@ from logel.cli.console import (
 from logel.errors import OptionError
 from logel.threads import limited_threads
 
-_ASK = (
-    "The history does not name its learner: for an ordinary PPO, A2C or TRPO try --method replay."
-)
+if TYPE_CHECKING:
+    from logel.data.history import LearningHistory
+
+_ASK = "hint: the history does not say its learner; if PPO, A2C or TRPO, try --method replay"
 
 
 def infer(
@@ -55,9 +56,7 @@ def infer(
     if out is not None:
         _check_target(out)
     loaded = LearningHistory.load(history)
-    discount = loaded.metadata.get("gamma") if gamma is None else gamma
-    if not isinstance(discount, int | float):
-        raise OptionError("the history does not say the discount factor: pass --gamma")
+    discount = _discount(loaded, gamma)
     from logel.inference.infer import infer_reward
     from logel.inference.replayed import replay_might_apply
     from logel.policies.choose import choose_policy
@@ -67,7 +66,7 @@ def infer(
         estimate = infer_reward(
             loaded,
             family,
-            gamma=float(discount),
+            gamma=discount,
             method=method,
             use_parameters=not clone,
             seed=seed,
@@ -78,6 +77,14 @@ def infer(
     typer.echo(estimate.to_json() if json_output else estimate.summary())
     if method == "default" and not (clone or json_output) and replay_might_apply(loaded, family):
         typer.echo(_ASK, err=True)
+
+
+def _discount(history: LearningHistory, gamma: float | None) -> float:
+    """As asked, else as recorded."""
+    discount = history.metadata.get("gamma") if gamma is None else gamma
+    if not isinstance(discount, int | float):
+        raise OptionError("the history does not say the discount factor: pass --gamma")
+    return float(discount)
 
 
 def _check_target(out: Path) -> None:

@@ -70,10 +70,11 @@ def replay_applies(watched: Watched) -> bool:
 
 def replay_might_apply(history: LearningHistory, policy: Policy) -> bool:
     """Whether all that replay lacks is the learner's name: ordinary ones can be tried, if asked."""
+    if not _ordinary(policy) or LearnerSettings.of(history) is not None:
+        return False
     first = history[0]
     known = first.parameters is not None and first.last_observations is not None
-    silent = LearnerSettings.of(history) is None and history.own_episodes is not False
-    return known and silent and len(history) > 1 and bool(_ordinary(policy))
+    return known and history.own_episodes is not False
 
 
 def _n_inputs(observations: Float, policy: Policy) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,8 +147,8 @@ def _caption(course: Data) -> str:
     )
     if course["noise"] is None:
         words += (
-            "Below, how much of the squared movement that explains: noise of the observation counts "
-            "as unexplained, and arrowheads are predictions worse than none."
+            "Below, how much of the squared movement that explains; noise of the observation "
+            "counts as unexplained, and arrowheads are predictions worse than none."
         )
     else:
         words += (
@@ -161,15 +162,19 @@ def _caption(course: Data) -> str:
 
 
 def _alt(course: Data) -> str:
-    parts = [f"{len(course['moved'])} steps"]
-    names = {"moved": "length moved", "predicted": "length predicted", "explained": "explained"}
-    for key, name in names.items():
-        known = sorted(x for x in course[key] if x is not None)
-        if known:
-            form = _percent if key == "explained" else number
-            low, middle, high = (form(known[i]) for i in (0, len(known) // 2, -1))
-            parts.append(f"{name} {low} to {high}, median {middle}")
-    chance = sorted(x for x in course["noise"] or () if x is not None)
-    if chance:
-        parts.append(f"chance would change {_percent(chance[len(chance) // 2])} (median)")
-    return "; ".join(parts) + "."
+    parts = [
+        f"{len(course['moved'])} steps",
+        _range("length moved", course["moved"], number),
+        _range("length predicted", course["predicted"], number),
+        _range("explained", course["explained"], _percent),
+        _range("chance would change", course["noise"] or (), _percent),
+    ]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _range(name: str, values: Sequence[float | None], form: Callable[[float], str]) -> str:
+    known = sorted(x for x in values if x is not None)
+    if not known:
+        return ""
+    low, middle, high = (form(known[i]) for i in (0, len(known) // 2, -1))
+    return f"{name} {low} to {high}, median {middle}"
