@@ -153,7 +153,7 @@ def _caption(course: Data) -> str:
     else:
         words += (
             "Below, how much of the movement that explains; the band is what another order of "
-            "minibatches, or another critic to begin with, would have changed anyway."
+            "minibatches would have changed anyway."
         )
     shown, n = len(course["moved"]), course["n_steps"]
     if shown < n:

@@ -337,7 +337,7 @@
     const { moved, predicted, explained, noise, cosines, replayed } = data.course;
     const n = moved.length;
     const percent = (v) => (known(v) ? `${show(100 * v, Math.abs(v) < 0.1 ? 2 : 3)}%` : "–");
-    const lengths = [["bar", "where it went"], ["mark", "predicted"]];
+    const lengths = [["bar", "how far it went"], ["mark", "predicted"]];
     const shares = [["dot", "explained"]];
     if (noise) shares.push(["band", "what chance would change"]);
     const left = 62;
@@ -405,7 +405,7 @@
     const lowest = Math.min(...lows);
     const low = lowest >= 0.85 ? 0.8 : lowest >= 0.6 ? 0.5 : 0;
     const share = scale(low, 1, two.bottom, two.top);
-    frame(two, share, ticks(low, 1, 4), (v) => `${Math.round(100 * v)}%`, "explained");
+    frame(two, share, ticks(low, 1, low === 0.5 ? 5 : 4), (v) => `${Math.round(100 * v)}%`, "explained");
     if (noise) {
       noise.forEach((v, i) => {
         if (!known(v)) return;
