@@ -80,7 +80,7 @@ class Method:
             so only the hopeless go.
 
         n_stages: Replay: steps that are replayed, the first ones of the history.
-        n_members: Replay: copies of the learner that learn side by side; None is 16, or more for
+        n_members: Replay: copies of the learner that learn side by side; None is 12, or more for
             many features.
     """
 

@@ -199,7 +199,7 @@ def _ensemble(
     watched: Watched, method: Method, course: Course, learner: Learner, seed: int
 ) -> Ensemble:
     q = course.batches[0].features.shape[1]
-    members = method.n_members or max(16, 2 * q + 6)
+    members = method.n_members or max(12, 2 * q + 6)
     return Ensemble(course, learner, n_members=members, seed=seed, progress=watched.report)
 
 

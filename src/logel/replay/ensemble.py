@@ -102,11 +102,22 @@ class StepFit:
 
 @dataclass(frozen=True, eq=False)
 class Passage:
-    """One way along the history: where the centre ended, how well it is known, step by step."""
+    """One way along the history.
+
+    Attributes:
+        centre: Where it ended, (q,).
+        precision: How well that is known, or how narrow members were that kept their weights.
+        steps: What each step says.
+    """
 
     centre: Float
     precision: Float
     steps: list[StepFit]
+
+    def distance(self, weights: Float) -> float:
+        """Squared distance of weights from the centre, in spreads, per weight."""
+        off = weights - self.centre
+        return float(off @ self.precision @ off) / len(off)
 
 
 class Ensemble:

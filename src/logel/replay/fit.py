@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,13 +19,17 @@ _FIRST, _EARLY = 3, 5
 _SCALES = (0.1, 0.3, 1.0, 3.0)
 # Directions tried beside the given starts; rounds of the search; how far its members are spread at
 # first and at last; by how much a step must be explained better for a round to count.
-_RANDOM, _ROUNDS, _WIDE, _NARROW, _BETTER = 4, 16, 0.4, 0.09, 0.03
+_RANDOM, _ROUNDS, _WIDE, _NARROW, _BETTER = 4, 8, 0.4, 0.09, 0.03
 _DAMPING = (1e-3, 0.1, 1.0)
-# Spread of the members in the first and in the last passage, relative to the weights' length.
+# Spread of the members in the first passage and in later ones, relative to the weights' length.
 _FIRST_SPREAD, _LAST_SPREAD = 0.15, 0.1
-# Moving passages at the last spread, and the squared shift, in standard errors per weight, that
-# ends them.
-_MOST_MORE, _SETTLED = 3, 2.0
+# Replayed steps that passages must have together, and the most passages: every one has critics and
+# orders of its own, which count less the more there are (on development seeds three passages of 13
+# steps had three quarters of one's error).
+_ENOUGH_STEPS, _MOST = 36, 6
+# One whose centre was farther from the answer than so many of its spreads (squared, per weight)
+# does not count; nor does a centre move farther at once.
+_NEAR = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,23 +64,34 @@ class ReplayFit:
 
 
 def fit_replay(ensemble: Ensemble, centre: Float) -> ReplayFit:
-    """Fit weights from a good guess (q,), in units of the features' scale."""
+    """Fit weights from a good guess (q,), in units of the features' scale.
+
+    Each passage says where the weights are as far as its own random numbers let it; those that
+    began near enough are put together.
+    """
     m = len(ensemble.course)
-    passages = [_moving(ensemble, centre, _FIRST_SPREAD)]
-    for _ in range(_MOST_MORE):
-        before = passages[-1].centre
-        passages.append(_moving(ensemble, before, _LAST_SPREAD))
-        shift = passages[-1].centre - before
-        if shift @ passages[-1].precision @ shift < _SETTLED * len(shift):
+    first = _spread(centre, _FIRST_SPREAD)
+    # A quarter of it keeps the regressions of later steps solvable.
+    moving = ensemble.passed(centre, first, narrowest=0.25 * _FIRST_SPREAD)
+    centre, passages = moving.centre, []
+    for _ in range(_MOST):
+        passages.append(ensemble.passed(centre, _spread(centre, _LAST_SPREAD), moving=False))
+        found, _ = solved([one for one in passages if one.distance(centre) < _NEAR])
+        near = [one for one in passages if one.distance(found) < _NEAR]
+        if len(near) * m >= _ENOUGH_STEPS:
             break
-    centre = passages[-1].centre
-    last = ensemble.passed(centre, _spread(centre, _LAST_SPREAD), moving=False)
-    found, covariance = solved(last)
-    weights = (last.centre + found) / ensemble.scale
-    scaled = covariance / np.outer(ensemble.scale, ensemble.scale)
-    trace = np.array([_loss(passage) for passage in [*passages, last]])
+        centre = centre + (found - centre) / max(1.0, passages[-1].distance(found) / _NEAR) ** 0.5
+    logger.info("replay: %d of %d passages are near", len(near), len(passages))
+    found, covariance = solved(near or passages[-1:])
+    trace = np.array([_loss(passage) for passage in [moving, *passages]])
     logger.info("replay: unexplained, passage by passage: %s", np.exp(trace).round(4))
-    return ReplayFit(weights, scaled, max(m - 1, 1), last.steps, trace)
+    return ReplayFit(
+        weights=found / ensemble.scale,
+        covariance=covariance / np.outer(ensemble.scale, ensemble.scale),
+        freedom=max(m - 1, 1),
+        steps=passages[-1].steps,
+        trace=trace,
+    )
 
 
 def searched(ensemble: Ensemble, starts: Float) -> tuple[Float, float]:
@@ -112,11 +128,6 @@ def searched(ensemble: Ensemble, starts: Float) -> tuple[Float, float]:
     return centre, float(tried.losses.min()) / n_steps
 
 
-def _moving(ensemble: Ensemble, centre: Float, spread: float) -> Passage:
-    # A quarter of it keeps the regressions of later steps solvable.
-    return ensemble.passed(centre, _spread(centre, spread), narrowest=0.25 * spread)
-
-
 def _spread(centre: Float, spread: float) -> Float:
     return np.asarray((spread * np.linalg.norm(centre)) ** 2 * np.eye(len(centre)))
 
@@ -125,22 +136,26 @@ def _loss(passage: Passage) -> float:
     return float(np.mean(np.log([step.unexplained + 1e-12 for step in passage.steps])))
 
 
-def solved(passage: Passage) -> tuple[Float, Float]:
-    """Shift of the weights from a passage's centre, and its covariance."""
-    gains = [step.gain for step in passage.steps]
+def solved(passages: Sequence[Passage]) -> tuple[Float, Float]:
+    """Weights that passages together speak for, in units of the features' scale; covariance."""
+    q, m = len(passages[0].centre), len(passages[0].steps)
+    parts, pulls, noise = np.zeros((m, q, q)), np.zeros((m, q)), np.zeros((q, q))
+    for one in passages:
+        for t, step in enumerate(one.steps):
+            gain = step.gain
+            parts[t] += gain @ step.gram
+            pulls[t] += gain @ (step.pull + step.gram @ one.centre)
+            noise += gain @ step.noise @ gain.T
     # The members' own spread is a prior that is far too wide to matter, but keeps this solvable.
-    parts = [g @ s.gram for g, s in zip(gains, passage.steps, strict=True)]
-    pulls = [g @ s.pull for g, s in zip(gains, passage.steps, strict=True)]
-    total, pull = sum(parts) + 0.01 * passage.precision, sum(pulls)
-    shift = np.linalg.solve(total, pull)
-    m = len(parts)
-    without = np.stack(
-        [np.linalg.solve(total - part, pull - one) for part, one in zip(parts, pulls, strict=True)]
-    )
+    prior = 0.01 * sum(one.precision for one in passages)
+    total = parts.sum(axis=0) + prior
+    pull = pulls.sum(axis=0) + prior @ passages[-1].centre
+    found = np.linalg.solve(total, pull)
+    without = np.linalg.solve(total - parts, (pull - pulls)[:, :, None])[:, :, 0]
     spread = without - without.mean(axis=0)
     inverse = np.linalg.inv(total)
-    noise = sum(g @ s.noise @ g.T for g, s in zip(gains, passage.steps, strict=True))
     # What steps disagree about, each left out in turn, and what other minibatches and critics would
-    # have changed in all of them: critics are carried along, so steps are not independent.
-    covariance = (m - 1) / m * spread.T @ spread + inverse @ noise @ inverse.T
-    return np.asarray(shift), np.asarray(covariance)
+    # have changed in all of them: critics are carried along, so steps are not independent. The
+    # learner had one order and one critic, however often we replay others.
+    noise = len(passages) * inverse @ noise @ inverse.T
+    return np.asarray(found), np.asarray((m - 1) / m * spread.T @ spread + noise)

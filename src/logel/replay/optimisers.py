@@ -55,8 +55,10 @@ class Optimiser:
         step = moments["step"].add_(1.0)
         moments["mean"].lerp_(gradient, 1 - first)
         moments["square"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        root = moments["square"].sqrt().div_((1 - second**step).sqrt_()).add_(eps)
-        flat.addcdiv_(moments["mean"] / (1 - first**step), root, value=-rate)
+        # Corrections for the beginning, taken to where they cost a number a row.
+        spread = (1 - second**step).sqrt_()
+        root = moments["square"].sqrt().add_(eps * spread)
+        flat.addcmul_(moments["mean"].div(root), spread / (1 - first**step), value=-rate)
 
     def _rmsprop(self, flat: Tensor, gradient: Tensor, moments: Moments, rate: float) -> None:
         alpha, eps = self.options.get("alpha", 0.99), self.options.get("eps", 1e-5)

@@ -9,11 +9,14 @@ takes a third of the calls.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn.functional import elu, leaky_relu
 
 Views = list[tuple[Tensor, Tensor]]
 
@@ -23,31 +26,32 @@ _LEAK = 0.01
 
 def _tanh(values: Tensor) -> Tensor:
     """The same to 2e-7: on processors, torch's sigmoid is several times faster than its tanh."""
-    return values.tanh() if values.is_cuda else values.mul(2).sigmoid_().mul_(2).sub_(1)
+    return values.tanh_() if values.is_cuda else values.mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)
 
 
-def _tanh_slope(values: Tensor) -> Tensor:
-    return 1.0 - values * values
+def _through_tanh(back: Tensor, values: Tensor) -> Tensor:
+    return back.addcmul_(back * values, values, value=-1.0)
 
 
-def _relu_slope(values: Tensor) -> Tensor:
-    return (values > 0).to(values.dtype)
+def _through_relu(back: Tensor, values: Tensor) -> Tensor:
+    return back.mul_(values > 0)
 
 
-def _elu_slope(values: Tensor) -> Tensor:
-    return torch.where(values > 0, 1.0, values + 1.0)
+def _through_elu(back: Tensor, values: Tensor) -> Tensor:
+    return back.mul_(values.clamp(max=0.0).add_(1.0))
 
 
-def _leaky_slope(values: Tensor) -> Tensor:
-    return torch.where(values > 0, 1.0, _LEAK)
+def _through_leaky(back: Tensor, values: Tensor) -> Tensor:
+    return back.mul_(torch.where(values > 0, 1.0, _LEAK))
 
 
-# Activations whose slope follows from their value: nothing else must be kept for the way back.
-ACTIVATIONS = {
-    "tanh": (_tanh, _tanh_slope),
-    "relu": (torch.relu, _relu_slope),
-    "elu": (torch.nn.functional.elu, _elu_slope),
-    "leaky_relu": (torch.nn.functional.leaky_relu, _leaky_slope),
+# Each activation in place, and what multiplies a derivative by its slope, in place too. The slope
+# follows from the activation's value: nothing else must be kept for the way back.
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    "tanh": (_tanh, _through_tanh),
+    "relu": (torch.relu_, _through_relu),
+    "elu": (partial(elu, inplace=True), _through_elu),
+    "leaky_relu": (partial(leaky_relu, inplace=True), _through_leaky),
 }
 
 
@@ -90,23 +94,23 @@ class StackedNetwork:
 
     def backward(self, layers: Views, values: list[Tensor], back: Tensor, into: Views) -> None:
         """Gradients of sum(outputs * back) w.r.t. all parameters, written `into` their views."""
-        slope = ACTIVATIONS[self.activation][1]
+        through = ACTIVATIONS[self.activation][1]
         for index in reversed(range(len(layers))):
             weight, bias = into[index]
             torch.sum(back, dim=1, keepdim=True, out=bias)
             weight.copy_(torch.bmm(back.transpose(1, 2), values[index]))
             if index > 0:
-                back = torch.bmm(back, layers[index][0]).mul_(slope(values[index]))
+                back = through(torch.bmm(back, layers[index][0]), values[index])
 
     def tangent(self, layers: Views, values: list[Tensor], direction: Views) -> Tensor:
         """Derivative of the outputs along a direction of the parameters, (K, B, out)."""
-        slope = ACTIVATIONS[self.activation][1]
+        through = ACTIVATIONS[self.activation][1]
         moved: Tensor | None = None
         for index, (weight, bias) in enumerate(direction):
             change = torch.baddbmm(bias, values[index].expand(len(bias), -1, -1), weight.mT)
             if moved is not None:
                 own = layers[index][0].expand(len(bias), -1, -1)
                 change = torch.baddbmm(change, moved, own.transpose(1, 2))
-            moved = change if index == len(direction) - 1 else change * slope(values[index + 1])
+            moved = change if index == len(direction) - 1 else through(change, values[index + 1])
         assert moved is not None
         return moved
