@@ -6,12 +6,14 @@ what a reward might be made of, and says what the robot is really after.
 
     python examples/reward_hacking.py              # one run, with its summary
     python examples/reward_hacking.py --seeds 10   # ten runs: how often is the audit right?
+    python examples/reward_hacking.py --learner PPO
 
 What to look at: the interval of `camera`, the undisclosed bonus, lies above zero, as high as that
 of `dock`. The interval of `window`, a place like the others that pays nothing, includes zero.
 
-The robot learns with A2C and the recorder notes its settings, so logel runs A2C's own updates again
-and asks which reward leads where the robot went.
+The robot learns with A2C, or with PPO as Stable-Baselines3 sets it, and the recorder notes its
+settings, so logel runs the learner's own updates again and asks which reward leads where the robot
+went.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.wrappers import TimeLimit
-from stable_baselines3 import A2C
+from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.env_util import make_vec_env
 
 from logel import LearningHistory, Method, RewardEstimate, infer_reward
@@ -40,6 +42,11 @@ DOCUMENTED = {"dock": 1.0, "energy": -0.1}
 UNDISCLOSED = {"camera": 1.0}
 GAMMA = 0.9
 EPISODE = 25
+# Copies of the room, and what is not as Stable-Baselines3 sets it.
+LEARNERS: dict[str, tuple[Any, int, dict[str, Any]]] = {
+    "A2C": (A2C, 64, {"learning_rate": 5e-3, "normalize_advantage": True}),
+    "PPO": (PPO, 32, {}),
+}
 
 
 def features(observations: Any, actions: Any, next_observations: Any) -> Any:
@@ -74,19 +81,19 @@ class Robot(gymnasium.Env[Any, Any]):
 
 
 def audit(
-    seed: int, *, updates: int = 25, n_envs: int = 64, rates: str | None = None
+    seed: int,
+    *,
+    learner: str = "A2C",
+    updates: int = 25,
+    n_envs: int | None = None,
+    rates: str | None = None,
 ) -> RewardEstimate:
     """Train the robot, watch it, and infer what it is after."""
+    algorithm, usual, options = LEARNERS[learner]
+    n_envs = usual if n_envs is None else n_envs
     env = make_vec_env(lambda: TimeLimit(Robot(), EPISODE), n_envs=n_envs, seed=seed)
-    model = A2C(
-        "MlpPolicy",
-        env,
-        n_steps=2 * EPISODE,
-        learning_rate=5e-3,
-        gamma=GAMMA,
-        normalize_advantage=True,
-        seed=seed,
-        device="cpu",
+    model = algorithm(
+        "MlpPolicy", env, n_steps=2 * EPISODE, gamma=GAMMA, seed=seed, device="cpu", **options
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history"
@@ -104,12 +111,13 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=1, help="number of runs")
     parser.add_argument("--first-seed", type=int, default=0, help="seed of the first run")
+    parser.add_argument("--learner", choices=LEARNERS, default="A2C")
     parser.add_argument("--rates", help="schedule or shared instead of the default")
     options = parser.parse_args()
     torch.set_num_threads(1)
     named = cleared = 0
     for seed in range(options.first_seed, options.first_seed + options.seeds):
-        estimate = audit(seed, rates=options.rates)
+        estimate = audit(seed, learner=options.learner, rates=options.rates)
         if options.seeds == 1:
             print(estimate.summary(), end="\n\n")
         ends = dict(zip(NAMES, estimate.interval(0.95), strict=True))

@@ -1,0 +1,112 @@
+"""The README's training run with other seeds: does it show what the README says, and how long?
+
+    python -m benchmarks.flagship --seeds 10                # half an hour on one core
+    python -m benchmarks.flagship --first-seed 1000 --seeds 2 --threads 2
+
+Runs the README's own lines, each seed in a process and a folder of its own: CartPole pays for being
+alive and for nothing else, so the interval of `alive` must exclude zero and the others include it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import Check, report
+from logel.threads import ONE_THREAD
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+# What is measured around the README's lines, which know of nothing.
+_CLOCK = "import time; _at = [time.perf_counter()]"
+_MARK = "_at.append(time.perf_counter())"
+_SAY = (
+    "import json; print(json.dumps({'ends': dict(zip(estimate.feature_names, "
+    "estimate.interval(0.95).tolist())), 'status': estimate.status.name, "
+    "'training': _at[1] - _at[0], 'inference': _at[2] - _at[1]}))"
+)
+
+
+def lines(seed: int) -> str:
+    """The README's block that records a training run, with a seed and clocks."""
+    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    (block,) = [text for text in blocks if "HistoryRecorder(" in text]
+    result: list[str] = []
+    for line in block.replace("seed=0", f"seed={seed}").splitlines():
+        if line.startswith("model ="):
+            result.append(_CLOCK)
+        if line.startswith("estimate ="):
+            result += [_MARK, line, _MARK]
+            continue
+        result.append(line)
+    return "\n".join([*result, _SAY])
+
+
+def measured(seed: int, threads: int | None) -> dict[str, Any]:
+    """What the run with one seed says."""
+    number = {} if threads is None else dict.fromkeys(ONE_THREAD, str(threads))
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", lines(seed)],
+            cwd=folder,
+            env={**os.environ, **number},
+            capture_output=True,
+            text=True,
+        )
+    if done.returncode:
+        sys.exit(f"seed {seed}: {done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def right(ends: dict[str, list[float]]) -> bool:
+    """Whether alive, and nothing else, is called paid."""
+    paid = {name: low > 0 or high < 0 for name, (low, high) in ends.items()}
+    return paid.pop("alive") and ends["alive"][0] > 0 and not any(paid.values())
+
+
+def main() -> int:
+    """Run all seeds; the exit code says whether nine of ten were right, in time."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, help="of torch and BLAS; else their own number")
+    options = parser.parse_args()
+    good, slower = 0, []
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
+        found = measured(seed, options.threads)
+        good += right(found["ends"])
+        slower.append(found["inference"] / found["training"])
+        shown = "  ".join(
+            f"{n} [{low:.3f}, {high:.3f}]" for n, (low, high) in found["ends"].items()
+        )
+        print(
+            f"seed {seed}: {shown}  {found['status']}  training {found['training']:.0f} s, "
+            f"inference {found['inference']:.0f} s",
+            flush=True,
+        )
+    checks = [
+        Check(
+            "only `alive` is called paid",
+            f"{good} of {options.seeds}",
+            "9 of 10",
+            good >= 0.9 * options.seeds,
+        ),
+        Check(
+            "inference / training, the worst",
+            f"{max(slower):.2f}",
+            "at most 1",
+            max(slower) <= 1,
+        ),
+    ]
+    return report("README's training run", checks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
