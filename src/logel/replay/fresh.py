@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from logel.replay.batch import Batch, discounted_sums
+from logel.replay.batch import Batch
 from logel.replay.ensemble import Course, StepFit
 from logel.replay.fit import ReplayFit
 from logel.replay.learner import Learner
@@ -39,8 +39,14 @@ _SCALE = np.log(2.0)
 # Of the largest variance of the noise: what counts in every direction. Less would be known from
 # more draws; movements of few draws lie in no other direction than theirs.
 _FLOOR, _RANK = 0.02, 40
-# Deviation of what a round may shift the weights by, and the most it may, relative to their length.
-_PRIOR, _MOST = 0.7, 0.8
+# Variance of the noise of a step's direction below which it does not count for more: some steps
+# are hardly noisy, and all else would drown in them.
+_LEAST = 0.1
+# The most that a round may shift the weights by, relative to their length.
+_MOST = 0.8
+# Precision that weights are guessed small with: what no step tells has a deviation of .7, relative
+# to the others' length. And that of the log of the reward's scale.
+_SMALL, _SCALE_PRECISION = 2.0, 2.0
 # Steps turned round by chance: how well they are explained is the measure of what is.
 _TURNED, _LEVEL = 400, 0.99
 
@@ -64,7 +70,6 @@ class FreshReplay:
     Args:
         course: What is replayed.
         learner: The update.
-        gamma: Discount factor, for the scale of features.
         rollout: Environments and steps of the learner's rollouts, if known; else it is taken to
             have seen whole episodes, as many steps as we have.
         seed: Of halves, critics and orders.
@@ -76,16 +81,15 @@ class FreshReplay:
         course: Course,
         learner: Learner,
         *,
-        gamma: float,
         rollout: tuple[int, int] | None = None,
         seed: int = 0,
         progress: Progress | None = None,
     ) -> None:
         self.course, self.learner = together(course), learner
         self.rollout, self.seed = rollout, seed
-        self.scale = _scale(course.batches, gamma)
+        self.scale = _sizes(course.batches)
         self.observed = np.stack(self.course.observed)
-        self.noise: list[Float] = []
+        self.moved: list[Float] = []
         self._progress = progress or (lambda what, done, total: None)
         self.rounds = 0
 
@@ -106,12 +110,12 @@ class FreshReplay:
                 episodes = order[k::2] if len(order) > 1 else order
                 moved[:, k, t] = half.step(t, np.sort(episodes))
             self._progress("replaying", t + 1, len(course))
-        self.noise.append(moved[:, 0] - moved[:, 1])
+        self.moved.append(moved)
         return moved
 
     def metric(self) -> Metric:
         """From what halves differed by in all rounds so far."""
-        return Metric.of(np.concatenate(self.noise))
+        return Metric.of(np.concatenate(self.moved))
 
 
 class _Half:
@@ -159,52 +163,54 @@ def together(course: Course) -> Course:
     return replace(course, movements=movements)
 
 
-def _scale(batches: Sequence[Batch], gamma: float) -> Float:
-    """Deviation of every feature's discounted sum of what is to come, (q,).
+def _sizes(batches: Sequence[Batch]) -> Float:
+    """How large features get, but for one of a thousand values, (q,).
 
-    What hardly varies from step to step may yet decide, where episodes end sooner or later.
+    A weight nobody can know is best guessed small: in units of what it could pay at most.
     """
-    variance, size = 0.0, 0.0
-    for batch in batches:
-        features = batch.features.double().T.clone()
-        mean = features.mean(dim=1, keepdim=True)
-        # Where an episode was cut, things go on as usual.
-        features[:, batch.ends] += gamma / (1 - gamma) * mean * batch.goes_on.double()
-        grid = features.new_zeros((len(features), batch.shape[0] * batch.shape[1]))
-        grid[:, batch.cells] = features
-        sums = discounted_sums(grid.view(-1, *batch.shape), gamma).flatten(1)[:, batch.cells]
-        variance = variance + sums.var(dim=1, correction=0).cpu().numpy()
-        size = size + sums.abs().mean(dim=1).cpu().numpy()
-    deviation, size = np.sqrt(variance / len(batches)), size / len(batches)
-    return np.where(deviation > 1e-6 * size, deviation, np.where(size > 0, size, 1.0))
+    rows = np.concatenate([np.abs(batch.features.double().cpu().numpy()) for batch in batches])
+    sizes = np.quantile(rows, 0.999, axis=0)
+    return np.where(sizes > 0, sizes, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """Units in which noise is the same in every direction.
+    """Directions of movements, in units in which noise is the same along all of them.
+
+    Lengths are left out: gradients that are clipped together with a critic's, or divided by what
+    they used to be, give every step a length of its own that tells nothing about the reward.
 
     Attributes:
         basis: (D, r).
-        noise: Mean square of a learner's noise along a direction of the basis, by step, (m,).
+        weight: Of every step, (m,): one over the variance of its noise.
     """
 
     basis: Float
-    noise: Float
+    weight: Float
 
     @classmethod
-    def of(cls, differences: Float) -> Metric:
-        """From differences (n, m, D) between halves.
-
-        The noise of a half has twice the variance of the whole's, a difference four times.
-        """
-        n, m, width = differences.shape
-        power = (differences**2).sum(axis=(0, 2)) / n + 1e-300
-        rows = (differences / np.sqrt(power)[:, None]).reshape(n * m, width)
+    def of(cls, moved: Float) -> Metric:
+        """From movements (n, 2, m, D) on two halves."""
+        n, _, m, width = moved.shape
+        sizes = np.linalg.norm(moved, axis=-1).prod(axis=1) ** 0.5
+        apart = (moved[:, 0] - moved[:, 1]) / (sizes[..., None] + 1e-300)
+        power = (apart**2).sum(axis=(0, 2)) / n + 1e-300
+        rows = (apart / np.sqrt(power)[:, None]).reshape(n * m, width)
         values, vectors = np.linalg.eigh(rows.T @ rows / (n * m))
         values, vectors = values[::-1][:_RANK], vectors[:, ::-1][:, :_RANK]
-        basis = vectors / np.sqrt(np.maximum(values, 0) + _FLOOR * values[0] + 1e-300)
-        seen = ((differences @ basis) ** 2).sum(axis=(0, 2)) / n
-        return cls(basis, seen / 4 / basis.shape[1] + 1e-300)
+        basis = vectors / np.sqrt(np.maximum(values, 0) + _FLOOR * values[0] + 1e-12)
+        both = unit_movements(moved @ basis)
+        noise = 0.5 * ((both[:, 0] - both[:, 1]) ** 2).sum(axis=-1).mean(axis=0)
+        return cls(basis, 1 / np.clip(noise, _LEAST, 1.0))
+
+    def seen(self, moved: Float) -> Float:
+        """Movements (..., D) as unit vectors (..., r)."""
+        return unit_movements(moved @ self.basis)
+
+
+def unit_movements(moved: Float) -> Float:
+    """Of length one, or none."""
+    return np.asarray(moved / (np.linalg.norm(moved, axis=-1, keepdims=True) + 1e-300))
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,38 +227,42 @@ class Moments:
 
     @classmethod
     def of(cls, columns: Float, observed: Float, metric: Metric) -> Moments:
-        """From columns (c, 2, m, D)."""
-        x, y = columns @ metric.basis, observed @ metric.basis
-        weight = _trust(x[0], y, metric.noise)
-        gram = np.einsum("t,itr,jtr->tij", weight, x[:, 0], x[:, 1])
-        pull = np.einsum("t,itr,tr->ti", weight, x.mean(axis=1), y)
+        """From columns (c, 2, m, r) and steps (m, r) as the metric sees them."""
+        gram = np.einsum("t,itr,jtr->tij", metric.weight, columns[:, 0], columns[:, 1])
+        pull = np.einsum("t,itr,tr->ti", metric.weight, columns.mean(axis=1), observed)
         return cls(0.5 * (gram + gram.transpose(0, 2, 1)), pull)
-
-    def without(self, step: int) -> tuple[Float, Float]:
-        """Sums over all other steps."""
-        gram, pull = self.total
-        return gram - self.gram[step], pull - self.pull[step]
 
     @property
     def total(self) -> tuple[Float, Float]:
         """Sums over steps."""
         return self.gram.sum(axis=0), self.pull.sum(axis=0)
 
+    @property
+    def curvature(self) -> Float:
+        """Of effects across the movement at the centre, (q, q), in units of what is explained."""
+        gram = _positive(self.total[0])
+        across = gram[1:, 1:] - np.outer(gram[1:, 0], gram[0, 1:]) / gram[0, 0]
+        return np.asarray(self.length**2 * across)
 
-def _trust(moved: Float, observed: Float, noise: Float) -> Float:
-    """Of every step: one over what is left unexplained, which is never less than noise.
+    @property
+    def length(self) -> float:
+        """Of the steps along the movement at the centre."""
+        gram, pull = self.total
+        return float(np.clip(pull[0] / max(float(gram[0, 0]), 1e-300), 0.0, 2.0))
 
-    A learner's first step is often a sign, and hardly noisy: all else would drown in it.
-    """
-    weight = 1 / noise
-    mean = moved.mean(axis=0)
-    for _ in range(3):
-        crossed = np.einsum("t,tr,tr->", weight, *moved)
-        length = np.einsum("t,tr,tr->", weight, mean, observed) / max(crossed, 1e-300)
-        left = ((observed - np.clip(length, 0, 2) * mean) ** 2).mean(axis=1)
-        usual = np.mean(left / noise) * noise
-        weight = 1 / (0.5 * noise + 0.5 * np.maximum(left, noise) + 0.02 * usual)
-    return np.asarray(weight)
+    @property
+    def scores(self) -> Float:
+        """What every step says about the effects at the centre, (m, q)."""
+        return self.length * (self.pull - self.length * self.gram[:, 0])[:, 1:]
+
+    @property
+    def knowledge(self) -> float:
+        """By how much curvature is information: steps say so by how they disagree."""
+        scores = self.scores
+        # At the centre itself they need not sum to nothing.
+        apart = scores - scores.mean(axis=0)
+        power = float((apart**2).sum()) * len(scores) / max(len(scores) - 1, 1)
+        return float(np.clip(np.trace(self.curvature) / max(power, 1e-300), 0.1, 1e6))
 
 
 def _positive(gram: Float) -> Float:
@@ -262,27 +272,30 @@ def _positive(gram: Float) -> Float:
     return np.asarray((vectors * np.maximum(values, floor)) @ vectors.T)
 
 
-def best_shift(gram: Float, pull: Float, start: Float | None = None) -> Float:
+def best_shift(moments: Moments, start: Float | None = None) -> Float:
     """The shift (q,) whose movements explain the steps best, of whatever length they are.
 
     With columns (movement at the centre, effects), maximises the correlation of the steps with
-    columns @ (1, shift).
+    columns @ (1, shift); of weights that explain as much, the smallest are taken.
     """
-    gram, q = _positive(gram), len(pull) - 1
+    gram, pull = moments.total
+    gram, q, know = _positive(gram), len(pull) - 1, moments.knowledge
+    size = float(gram[0, 0])
 
     def lost(shift: Float) -> float:
         x = np.concatenate([[1.0], shift])
-        return float(
-            -0.5 * max(pull @ x, 0) ** 2 / (x @ gram @ x) + 0.5 * (shift @ shift) / _PRIOR**2
-        )
+        moved = float(x @ gram @ x)
+        gained = know * max(float(pull @ x), 0.0) ** 2 / moved
+        small = _SMALL * (1 + float(shift[:-1] @ shift[:-1])) * size / moved
+        return 0.5 * (small + _SCALE_PRECISION * float(shift[-1] ** 2) - gained)
 
     starts = [np.zeros(q) if start is None else start]
     linear = np.linalg.solve(gram, pull)
     if start is None and linear[0] > 0:
         shift = linear[1:] / linear[0]
-        starts.append(shift * min(1.0, _MOST / max(np.linalg.norm(shift), 1e-300)))
+        starts.append(shift * min(1.0, _MOST / max(float(np.linalg.norm(shift)), 1e-300)))
     found = [minimize(lost, one, method="L-BFGS-B", bounds=[(-_MOST, _MOST)] * q) for one in starts]
-    return np.asarray(min(found, key=lambda one: one.fun).x)
+    return np.asarray(min(found, key=lambda one: float(one.fun)).x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,9 +320,8 @@ class _Chart:
     def columns(self, moved: Float, spread: float) -> Float:
         """Movement at the centre and effects of the coordinates, (q + 1, 2, m, D)."""
         up, down = np.split(moved[3:], 2)
-        middle = np.concatenate([moved[:1], up, down]).mean(axis=0)
-        length = (moved[1] - moved[2]) / (2 * _SCALE)
-        return np.concatenate([middle[None], (up - down) / (2 * spread), length[None]])
+        length = (moved[1:2] - moved[2:3]) / (2 * _SCALE)
+        return np.concatenate([moved[:1], (up - down) / (2 * spread), length])
 
     def to(self, shift: Float) -> Float:
         """Weights at given coordinates."""
@@ -324,84 +336,104 @@ def fit_fresh(replay: FreshReplay, guess: Float) -> FreshFit:
     centre = first_answer(replay, guess * replay.scale, rng)
     for spread in _SPREADS:
         chart = _Chart.at(centre, rng)
-        columns = chart.columns(replay.replayed(chart.candidates(spread)), spread)
-        moments = Moments.of(columns, replay.observed, replay.metric())
-        centre = chart.to(best_shift(*moments.total))
+        moved = replay.replayed(chart.candidates(spread))
+        centre = chart.to(best_shift(_moments(replay, chart, [moved], spread)))
         logger.info("replay on fresh episodes: %s", (centre / np.linalg.norm(centre)).round(3))
     return _last(replay, _Chart.at(centre, rng))
 
 
+def _moments(replay: FreshReplay, chart: _Chart, rounds: Sequence[Float], spread: float) -> Moments:
+    """Mean of several rounds around the same centre."""
+    metric = replay.metric()
+    observed = metric.seen(replay.observed)
+    parts = [
+        Moments.of(chart.columns(metric.seen(moved), spread), observed, metric) for moved in rounds
+    ]
+    gram, pull = ([getattr(one, name) for one in parts] for name in ("gram", "pull"))
+    return Moments(np.mean(gram, axis=0), np.mean(pull, axis=0))
+
+
 def first_answer(replay: FreshReplay, guess: Float, rng: np.random.Generator) -> Float:
-    """Weights (q,) of unit length from rewards all over the sphere."""
+    """Weights (q,), in units of the scale, from rewards all over the sphere."""
     q = len(replay.scale)
     turns = [np.linalg.qr(rng.standard_normal((q, q)))[0] for _ in range(2)]
     size = np.linalg.norm(guess)
     given = guess[None] / size if size > 0 else np.zeros((0, q))
     places = np.concatenate([given, turns[0], -turns[1]])
-    moved = replay.replayed(places)
-    columns = np.einsum("qk,khtd->qhtd", np.linalg.pinv(places), moved)
-    metric = replay.metric()
-    # Steps count by their noise and size: what the best explains is not known yet.
-    x, y = columns @ metric.basis, replay.observed @ metric.basis
-    weight = 1 / (metric.noise + (y**2).mean(axis=1))
-    gram = np.einsum("t,itr,jtr->ij", weight, x[:, 0], x[:, 1])
-    pull = np.einsum("t,itr,tr->i", weight, x.mean(axis=1), y)
-    gram = _positive(0.5 * (gram + gram.T))
+    gram, pull = _sphere(replay, places)
     # Directions that few movements tell of must not take over.
-    gram += 0.05 * np.trace(gram) / q * np.eye(q)
-    found = np.linalg.solve(gram, pull)
+    found = np.linalg.solve(gram + 0.1 * np.trace(gram) / q * np.eye(q), pull)
     size = np.linalg.norm(found)
     return np.asarray(found / size) if size > 0 else places[0]
 
 
+def _sphere(replay: FreshReplay, places: Float) -> tuple[Float, Float]:
+    """Gram and pull of movements that are linear in the weights but for their length."""
+    moved = replay.replayed(places)
+    metric = replay.metric()
+    seen, observed = metric.seen(moved), metric.seen(replay.observed)
+    gram = np.eye(len(replay.scale))
+    # Lengths are those of the gram, which is that of movements of such lengths.
+    for _ in range(6):
+        size = np.sqrt(np.einsum("ki,ij,kj->k", places, gram, places))
+        columns = np.einsum("qk,khtr->qhtr", np.linalg.pinv(places) * size, seen)
+        moments = Moments.of(columns, observed, metric)
+        gram, pull = moments.total
+        gram = _positive(gram) / metric.weight.sum()
+    return gram, pull / metric.weight.sum()
+
+
 def _last(replay: FreshReplay, chart: _Chart) -> FreshFit:
     """The mean of several rounds around the same centre, and how sure it is."""
-    columns = []
-    for _ in range(_LAST_ROUNDS):
-        moved = replay.replayed(chart.candidates(_LAST_SPREAD))
-        columns.append(chart.columns(moved, _LAST_SPREAD))
-    metric = replay.metric()
-    parts = [Moments.of(one, replay.observed, metric) for one in columns]
-    moments = Moments(
-        np.mean([one.gram for one in parts], axis=0), np.mean([one.pull for one in parts], axis=0)
-    )
-    shift = best_shift(*moments.total)
-    weights = chart.to(shift) / replay.scale
-    m = len(replay.course)
-    without = np.stack(
-        [chart.to(best_shift(*moments.without(t), start=shift)) / replay.scale for t in range(m)]
-    )
-    size = np.linalg.norm(weights)
-    without *= size / np.linalg.norm(without, axis=1, keepdims=True)
-    spread = without - without.mean(axis=0)
-    covariance = (m - 1) / m * spread.T @ spread
-    middle = np.mean([one[0] for one in columns], axis=0)
-    steps = [_said(moments, t, middle[:, t], replay.observed[t], metric) for t in range(m)]
+    rounds = [replay.replayed(chart.candidates(_LAST_SPREAD)) for _ in range(_LAST_ROUNDS)]
+    moments = _moments(replay, chart, rounds, _LAST_SPREAD)
+    shift = best_shift(moments)
+    m, weights = len(replay.course), chart.to(shift)
+    directions = np.column_stack([np.linalg.norm(chart.centre) * chart.across.T, weights])
+    directions /= replay.scale[:, None]
+    covariance = directions @ _spread(moments) @ directions.T
+    weights = weights / replay.scale
+    steps = _steps(replay, moments, np.mean([moved[0] for moved in rounds], axis=0))
     trace = np.array([np.mean(np.log([step.unexplained + 1e-12 for step in steps]))])
     fit = ReplayFit(weights, covariance, max(m - 1, 1), steps, trace)
     return FreshFit(fit, _convincing(moments, replay.seed))
 
 
-def _said(moments: Moments, t: int, middle: Float, observed: Float, metric: Metric) -> StepFit:
-    """One step for the report: lengths and shares in units of its noise."""
-    p, y = middle @ metric.basis, observed @ metric.basis
-    mean, size = p.mean(axis=0), max(float(y @ y), 1e-300)
-    left = float((y - mean) @ (y - mean))
-    return StepFit(
-        gram=moments.gram[t],
-        pull=moments.pull[t],
-        noise=_positive(moments.gram[t]),
-        unexplained=left / size,
-        scatter=float(metric.noise[t]) * len(y) / size,
-        cosine=float(mean @ y / max(np.linalg.norm(mean) * np.sqrt(size), 1e-300)),
-        moved=float(np.sqrt(observed @ observed)),
-    )
+def _spread(moments: Moments) -> Float:
+    """Covariance of the shift: what steps disagree about, or how little is known beforehand."""
+    scores = moments.scores
+    m, q = scores.shape
+    apart = scores - scores.mean(axis=0)
+    meat = moments.knowledge**2 * apart.T @ apart * m / max(m - 1, 1)
+    prior = np.diag([_SMALL] * (q - 1) + [_SCALE_PRECISION])
+    inverse = np.linalg.inv(moments.knowledge * moments.curvature + prior)
+    return np.asarray(inverse @ (meat + prior) @ inverse)
+
+
+def _steps(replay: FreshReplay, moments: Moments, middle: Float) -> list[StepFit]:
+    """For the report: how much of each step's direction the centre explains; middle (2, m, D)."""
+    metric = replay.metric()
+    mean, seen = unit_movements(metric.seen(middle).mean(axis=0)), metric.seen(replay.observed)
+    cosines = (mean * seen).sum(axis=1)
+    return [
+        StepFit(
+            gram=moments.gram[t],
+            pull=moments.pull[t],
+            noise=_positive(moments.gram[t]),
+            unexplained=float(1 - max(cosines[t], 0.0) ** 2),
+            scatter=float(1 / metric.weight[t]),
+            cosine=float(cosines[t]),
+            moved=float(np.linalg.norm(replay.observed[t])),
+        )
+        for t in range(len(seen))
+    ]
 
 
 def _convincing(moments: Moments, seed: int) -> bool:
     """Whether the steps are explained better than if each had gone back or forth by chance."""
     gram, pull = moments.total
-    inverse = np.linalg.inv(_positive(gram))
+    gram = _positive(gram)
+    inverse = np.linalg.inv(gram + 0.1 * np.trace(gram) / len(gram) * np.eye(len(gram)))
     signs = np.random.default_rng([seed, 17]).choice([-1.0, 1.0], (_TURNED, len(moments.pull)))
     turned = signs @ moments.pull
     gained = np.einsum("ni,ij,nj->n", turned, inverse, turned)
