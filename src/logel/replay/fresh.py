@@ -136,8 +136,9 @@ class _Half:
         parameters = torch.as_tensor(course.parameters[t]).to(batch.inputs).repeat(self.n, 1)
         with torch.no_grad():
             for number in range(course.n_updates):
+                seen = self._drawn(batch, episodes)
                 # The first of several updates may be one whose episodes were seen.
-                seen = batch if course.own and number == 0 else self._drawn(batch, episodes)
+                seen = batch if course.own and number == 0 else seen
                 rewards = self.weights.to(seen.features) @ seen.features.T
                 parameters, self.state = self.learner.update(
                     parameters, self.state, seen, rewards, self.rng
