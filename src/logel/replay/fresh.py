@@ -31,9 +31,9 @@ from logel.types import Array, Float, Progress
 
 logger = logging.getLogger(__name__)
 
-# Spread of the candidates around the centre, relative to its length, round by round; the last ones
-# are all of the same centre, and their mean is what counts.
-_SPREADS, _LAST_SPREAD, _LAST_ROUNDS = (0.4, 0.3, 0.2), 0.2, 3
+# Spread of the candidates around the centre, relative to its length, round by round; and how far a
+# round's centre may be from another for it to count half there.
+_SPREADS, _NEAR = (0.4, 0.3, 0.3, 0.2, 0.2, 0.2), 0.4
 # Factor of the reward's scale that is tried up and down.
 _SCALE = np.log(2.0)
 # Of the largest variance of the noise: what counts in every direction. Less would be known from
@@ -233,6 +233,10 @@ class Moments:
         pull = np.einsum("t,itr,tr->ti", metric.weight, columns.mean(axis=1), observed)
         return cls(0.5 * (gram + gram.transpose(0, 2, 1)), pull)
 
+    def turned(self, turn: Float) -> Moments:
+        """Of columns that are linear combinations (c, c) of ours."""
+        return Moments(turn @ self.gram @ turn.T, self.pull @ turn.T)
+
     @property
     def total(self) -> tuple[Float, Float]:
         """Sums over steps."""
@@ -330,28 +334,72 @@ class _Chart:
         turned = self.centre / size + shift[:-1] @ self.across
         return np.asarray(turned / np.linalg.norm(turned) * size * np.exp(shift[-1]))
 
+    def coordinates(self, weights: Float) -> Float:
+        """Of given weights; infinite for those on the other side."""
+        size = np.linalg.norm(self.centre)
+        along = float(weights @ self.centre) / size
+        if along <= 0:
+            return np.full(len(weights), np.inf)
+        length = np.log(np.linalg.norm(weights) / size)
+        return np.append(self.across @ weights / along, length)
+
+    def seen_from(self, other: _Chart) -> Float:
+        """What makes our columns those of another chart, (q + 1, q + 1): movements are linear."""
+        here, q = self.coordinates(other.centre), len(self.centre)
+        tiny = 1e-4 * np.eye(q)
+        turned = [self.coordinates(other.to(e)) - self.coordinates(other.to(-e)) for e in tiny]
+        result = np.zeros((q + 1, q + 1))
+        result[0] = np.append(1.0, here)
+        result[1:, 1:] = np.stack(turned) / 2e-4
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class _Round:
+    """Candidates around a centre, and their movements (2q + 1, 2, m, D)."""
+
+    chart: _Chart
+    spread: float
+    moved: Float
+
+    @classmethod
+    def around(cls, replay: FreshReplay, chart: _Chart, spread: float) -> _Round:
+        return cls(chart, spread, replay.replayed(chart.candidates(spread)))
+
+    def moments(self, observed: Float, metric: Metric, chart: _Chart) -> tuple[Moments, float]:
+        """In another chart, and how much they count there."""
+        away = self.chart.coordinates(chart.centre)
+        if not np.isfinite(away).all():
+            away = np.full(len(away), 1e3)
+            turn = np.eye(len(away) + 1)
+        else:
+            turn = self.chart.seen_from(chart)
+        own = Moments.of(self.chart.columns(metric.seen(self.moved), self.spread), observed, metric)
+        return own.turned(turn), float(1 / (1 + (np.linalg.norm(away) / _NEAR) ** 4))
+
 
 def fit_fresh(replay: FreshReplay, guess: Float) -> FreshFit:
     """Fit weights; the guess (q,), in the given features, is one of the first candidates."""
     rng = np.random.default_rng([replay.seed, 13])
-    centre = first_answer(replay, guess * replay.scale, rng)
+    chart = _Chart.at(first_answer(replay, guess * replay.scale, rng), rng)
+    rounds: list[_Round] = []
     for spread in _SPREADS:
+        rounds.append(_Round.around(replay, chart, spread))
+        centre = chart.to(best_shift(_together(replay, chart, rounds)))
         chart = _Chart.at(centre, rng)
-        moved = replay.replayed(chart.candidates(spread))
-        centre = chart.to(best_shift(_moments(replay, chart, [moved], spread)))
         logger.info("replay on fresh episodes: %s", (centre / np.linalg.norm(centre)).round(3))
-    return _last(replay, _Chart.at(centre, rng))
+    return _last(replay, chart, rounds)
 
 
-def _moments(replay: FreshReplay, chart: _Chart, rounds: Sequence[Float], spread: float) -> Moments:
-    """Mean of several rounds around the same centre."""
+def _together(replay: FreshReplay, chart: _Chart, rounds: Sequence[_Round]) -> Moments:
+    """Mean of all rounds, those near a chart's centre."""
     metric = replay.metric()
     observed = metric.seen(replay.observed)
-    parts = [
-        Moments.of(chart.columns(metric.seen(moved), spread), observed, metric) for moved in rounds
-    ]
-    gram, pull = ([getattr(one, name) for one in parts] for name in ("gram", "pull"))
-    return Moments(np.mean(gram, axis=0), np.mean(pull, axis=0))
+    parts, shares = zip(*(one.moments(observed, metric, chart) for one in rounds), strict=True)
+    return Moments(
+        np.average([one.gram for one in parts], axis=0, weights=shares),
+        np.average([one.pull for one in parts], axis=0, weights=shares),
+    )
 
 
 def first_answer(replay: FreshReplay, guess: Float, rng: np.random.Generator) -> Float:
@@ -384,17 +432,15 @@ def _sphere(replay: FreshReplay, places: Float) -> tuple[Float, Float]:
     return gram, pull / metric.weight.sum()
 
 
-def _last(replay: FreshReplay, chart: _Chart) -> FreshFit:
-    """The mean of several rounds around the same centre, and how sure it is."""
-    rounds = [replay.replayed(chart.candidates(_LAST_SPREAD)) for _ in range(_LAST_ROUNDS)]
-    moments = _moments(replay, chart, rounds, _LAST_SPREAD)
-    shift = best_shift(moments)
-    m, weights = len(replay.course), chart.to(shift)
+def _last(replay: FreshReplay, chart: _Chart, rounds: Sequence[_Round]) -> FreshFit:
+    """What all rounds say together, and how sure that is."""
+    moments = _together(replay, chart, rounds)
+    m, weights = len(replay.course), chart.to(best_shift(moments))
     directions = np.column_stack([np.linalg.norm(chart.centre) * chart.across.T, weights])
     directions /= replay.scale[:, None]
     covariance = directions @ _spread(moments) @ directions.T
     weights = weights / replay.scale
-    steps = _steps(replay, moments, np.mean([moved[0] for moved in rounds], axis=0))
+    steps = _steps(replay, moments, rounds[-1].moved[0])
     trace = np.array([np.mean(np.log([step.unexplained + 1e-12 for step in steps]))])
     fit = ReplayFit(weights, covariance, max(m - 1, 1), steps, trace)
     return FreshFit(fit, _convincing(moments, replay.seed))
