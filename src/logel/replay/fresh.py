@@ -261,13 +261,32 @@ def fit_fresh(replay: FreshReplay, guess: Float) -> FreshFit:
 
 def _together(replay: FreshReplay, chart: _Chart, rounds: Sequence[_Round]) -> Moments:
     """Mean of all rounds, those near a chart's centre."""
-    metric = replay.metric()
-    observed = metric.seen(replay.observed)
-    parts, shares = zip(*(one.moments(observed, metric, chart) for one in rounds), strict=True)
+    parts, shares = _apart(replay, chart, rounds)
     return Moments(
         np.average([one.gram for one in parts], axis=0, weights=shares),
         np.average([one.pull for one in parts], axis=0, weights=shares),
     )
+
+
+def _apart(
+    replay: FreshReplay, chart: _Chart, rounds: Sequence[_Round]
+) -> tuple[list[Moments], Float]:
+    """What every round says in a chart, and how much it counts."""
+    metric = replay.metric()
+    observed = metric.seen(replay.observed)
+    found = [one.moments(observed, metric, chart) for one in rounds]
+    return [one for one, _ in found], np.array([share for _, share in found])
+
+
+def _between(replay: FreshReplay, chart: _Chart, rounds: Sequence[_Round]) -> Float:
+    """Covariance (q, q) of the shifts that rounds would have made by themselves.
+
+    Their halves differ, the episodes do not: half of a half's noise stays, however many there are.
+    """
+    parts, shares = _apart(replay, chart, rounds)
+    shifts = np.stack([best_shift(one) for one in parts])
+    spread = shifts - np.average(shifts, axis=0, weights=shares)
+    return np.asarray(0.5 * (spread.T * shares) @ spread / shares.sum())
 
 
 def first_answer(replay: FreshReplay, guess: Float, rng: np.random.Generator) -> Float:
@@ -306,7 +325,8 @@ def _last(replay: FreshReplay, chart: _Chart, rounds: Sequence[_Round]) -> Fresh
     m, weights = len(replay.course), chart.to(best_shift(moments))
     directions = np.column_stack([np.linalg.norm(chart.centre) * chart.across.T, weights])
     directions /= replay.scale[:, None]
-    covariance = directions @ _spread(moments) @ directions.T
+    known = _spread(moments) + _between(replay, chart, rounds)
+    covariance = directions @ known @ directions.T
     weights = weights / replay.scale
     steps = _steps(replay, moments, rounds[-1].moved[0])
     trace = np.array([np.mean(np.log([step.unexplained + 1e-12 for step in steps]))])
