@@ -226,6 +226,42 @@ def test_episodes_that_are_not_the_learners_own_go_to_mirror(trained: Trained) -
     assert found.config["name"] == "default (mirror)"
 
 
+def held(estimate: RewardEstimate) -> bool:
+    low, high = estimate.interval().T
+    return bool(((low <= TRUTH) & (high >= TRUTH)).all())
+
+
+def test_fresh_episodes_asked_for_by_name_are_replayed_without_being_too_sure(
+    trained: Trained,
+) -> None:
+    rng = np.random.default_rng(1000)
+    fresh = audit.rolled_out_again(trained.history, ROOM, SMALL, trained.policy, rng)
+    found = infer_reward(fresh, trained.policy, gamma=ROOM.gamma, method="replay")
+    assert "the learner's own update replayed over 9 steps: A2C" in found.method
+    assert held(found)
+    unpaid = {name for name, w in zip(found.feature_names, TRUTH, strict=True) if w == 0}
+    assert not unpaid & set(significant(found))
+
+
+def test_several_updates_between_stages_are_replayed_as_several(trained: Trained) -> None:
+    history = trained.history
+    settings = LearnerSettings.of(history)
+    assert settings is not None
+    every = replace(settings, n_updates_between=2)
+    fewer = replace(
+        history,
+        source=tuple(history)[::2],
+        notes=history.notes[::2],
+        metadata={**history.metadata, KEY: every.to_json()},
+    )
+    method = Method.named("replay", n_stages=4)
+    found = infer_reward(fewer, trained.policy, gamma=ROOM.gamma, method=method)
+    assert "replayed over 4 steps" in found.method
+    # Four steps are few, but they point the right way.
+    assert found.status is Status.UNEXPLAINED and significant(found) == []
+    assert found.weights @ TRUTH > 0.5 * np.linalg.norm(TRUTH)
+
+
 def test_ordinary_settings_are_tried_for_unknown_learners(tmp_path: Path) -> None:
     # Ten epochs of PPO are what takes time: few rows.
     tiny = replace(SMALL, n_envs=8, n_steps=25, updates=8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -159,9 +158,8 @@ def test_some_line_searches_fail(tmp_path: Path) -> None:
         pytest.param(TRPO, {"batch_size": 8, "sub_sampling_factor": 2, "n_steps": 16}, id="TRPO"),
     ],
 )
-@pytest.mark.parametrize("resampled", [False, True])
 def test_candidates_side_by_side_are_as_if_alone(
-    algorithm: Any, options: dict[str, Any], resampled: bool, tmp_path: Path
+    algorithm: Any, options: dict[str, Any], tmp_path: Path
 ) -> None:
     run = run_of(algorithm, tmp_path, n_updates=3, **options)
     learner, weights = stacked(run), torch.tensor([[1.0], [-2.0], [0.01], [0.3]])
@@ -171,15 +169,10 @@ def test_candidates_side_by_side_are_as_if_alone(
     states = [learner.initial(rng) for rng in alone]
     for t, stage in enumerate(run.history):
         batch = run.batch(t)
-        if resampled:
-            rngs, episodes = generators(4), np.arange(stage.n_episodes)
-            batch = batch.resampled(rngs, [episodes] * 4)
         theta, rewards = given([stage.parameters] * 4), weights @ batch.features.T
         found, state = learner.update(theta, state, batch, rewards, together)
         for k in range(4):
-            rows = None if batch.rows is None else batch.rows[[k]]
-            own = replace(batch, rows=rows)
-            one, states[k] = learner.update(theta[[k]], states[k], own, rewards[[k]], alone[k])
+            one, states[k] = learner.update(theta[[k]], states[k], batch, rewards[[k]], alone[k])
             np.testing.assert_allclose(found[k], one[0], rtol=ALIKE, atol=ALIKE)
             np.testing.assert_allclose(state.critic[k], states[k].critic[0], atol=ALIKE)
 

@@ -266,3 +266,13 @@ def test_claims_about_nothing_and_about_wrong_settings(changes: Any, fails: str 
     assert [claim for claim, verdict in found.items() if verdict != HOLDS] == (
         [] if fails is None else [fails]
     )
+
+
+def test_fresh_episodes_are_whole_and_as_many_steps() -> None:
+    from logel.learners.audit import LEARNERS
+
+    found = audit.whole_episodes(LEARNERS["A2C"], audit.WORLDS["pendulum"])
+    # 64 copies of 50 steps: as many as 32 of 100, which is how long episodes last.
+    assert (found.n_envs, found.n_steps) == (32, 100)
+    found = audit.whole_episodes(LEARNERS["PPO"], audit.WORLDS["room"])
+    assert found.n_steps == 50 and 2048 <= found.n_envs * found.n_steps < 2048 + 50

@@ -28,6 +28,7 @@ from logel.policies.layers import LayeredPolicy
 from logel.replay.batch import Batch
 from logel.replay.ensemble import Course, Ensemble
 from logel.replay.fit import ReplayFit, fit_replay, searched
+from logel.replay.fresh import FreshReplay, fit_fresh
 from logel.replay.learner import Learner, StackedLearner
 from logel.replay.movement import Movement
 from logel.types import Float
@@ -160,11 +161,28 @@ def _ordinary(policy: Policy) -> list[LearnerSettings]:
 
 @dataclass(frozen=True, eq=False)
 class _Fitted:
-    """A learner and the weights found with it."""
+    """A learner and the weights found with it.
+
+    Attributes:
+        fit: The weights.
+        learner: The update.
+        loss: Per step, on the first ones.
+        convincing: Whether they explain the steps, where the fit itself tells (fresh episodes).
+    """
 
     fit: ReplayFit
     learner: Learner
     loss: float
+    convincing: bool | None = None
+
+    @property
+    def stuck(self) -> bool:
+        """Whether more is left unexplained than other random numbers would change."""
+        return self.convincing is None and self.fit.excess > _STUCK
+
+    def explains(self, course: Course) -> bool:
+        """Whether what can be explained is."""
+        return _explains(self.fit, course) if self.convincing is None else self.convincing
 
 
 def _fitted(
@@ -175,6 +193,8 @@ def _fitted(
     guess: Float,
 ) -> list[_Fitted]:
     """Fits with all learners that explain the first steps about equally well, best first."""
+    if not course.own or course.n_updates > 1:
+        return _fitted_fresh(watched, course, learners, guess)
     tried = []
     for learner in learners:
         ensemble = _ensemble(watched, method, course, learner, watched.seed)
@@ -193,6 +213,28 @@ def _fitted(
                 fit = max(fit, second, key=lambda one: one.explained)
             fits.append(_Fitted(fit, ensemble.learner, loss))
     return sorted(fits, key=lambda one: -one.fit.explained)
+
+
+def _fitted_fresh(
+    watched: Watched, course: Course, learners: Sequence[Learner], guess: Float
+) -> list[_Fitted]:
+    """The fit of the learner that explains the directions of the steps best."""
+    settings = LearnerSettings.of(watched.history)
+    rollout = None
+    if settings is not None and settings.n_envs and settings.n_steps:
+        rollout = (settings.n_envs, settings.n_steps)
+    fits = []
+    for learner in learners:
+        replay = FreshReplay(
+            course,
+            learner,
+            rollout=rollout,
+            seed=watched.seed,
+            progress=watched.report,
+        )
+        found = fit_fresh(replay, guess)
+        fits.append(_Fitted(found.fit, learner, -found.fit.explained, found.convincing))
+    return [max(fits, key=lambda one: one.fit.explained)]
 
 
 def _ensemble(
@@ -226,13 +268,13 @@ def _found(
 ) -> Found:
     """Weights of the fits together, or of the other rule where they explain too little."""
     best, m = fits[0].fit, len(course)
-    sure = [one for one in fits if _explains(one.fit, course)]
+    sure = [one for one in fits if one.explains(course)]
     words = _words(watched, course, fits)
     if not sure or m < ENOUGH_STEPS:
         return _fallen_back(watched, method, best, gauge, other, words)
     shares = np.exp([-(one.loss - fits[0].loss) for one in sure])
     mean = _mean(sure, shares, gauge)
-    stuck = best.excess > _STUCK
+    stuck = fits[0].stuck
     draws = _draws(sure, shares, gauge, method, watched.seed)
     return Found(
         weights=np.asarray(mean),
@@ -298,7 +340,7 @@ def _draws(
     for one, n in zip(fits, counts, strict=True):
         fit = one.fit
         # A fit that leaves more than the scatter may lie as much farther off.
-        covariance = max(1.0, fit.excess) * fit.covariance
+        covariance = (max(1.0, fit.excess) if one.convincing is None else 1.0) * fit.covariance
         drawn = student_draws(fit.weights, covariance, fit.freedom, int(n), rng)
         parts.append(gauge.project(drawn.T).T / np.linalg.norm(fit.weights))
     return np.concatenate(parts)

@@ -206,7 +206,7 @@ def minibatches(
 ) -> Iterator[Part]:
     """What each step is trained on, epoch by epoch."""
     if size is None:
-        yield from [some_rows(batch, targets, batch.rows)] * n_epochs
+        yield from [some_rows(batch, targets, None)] * n_epochs
         return
     # All drawn before the first step: those that stop early leave the generators as others do.
     for rows in [shuffled(batch, rng, targets.values) for _ in range(n_epochs)]:
@@ -219,7 +219,4 @@ def shuffled(batch: Batch, rng: Sequence[np.random.Generator], like: Tensor) -> 
     """All rows in a random order: (N,) if it serves all candidates, else (K, N)."""
     orders = np.stack([generator.permutation(len(batch)) for generator in rng])
     rows = torch.as_tensor(orders, device=like.device)
-    rows = rows[0] if len(rng) == 1 else rows.repeat(len(like) // len(rng), 1)
-    if batch.rows is None:
-        return rows
-    return batch.rows.gather(1, rows.expand(len(like), -1))
+    return rows[0] if len(rng) == 1 else rows.repeat(len(like) // len(rng), 1)

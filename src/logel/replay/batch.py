@@ -7,8 +7,8 @@ of its code, so episodes can be treated one by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from torch import Tensor
 from logel.data.stage import Stage
 from logel.errors import HistoryError
 from logel.policies.base import Policy
-from logel.types import Array, Float
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +35,6 @@ class Batch:
         shape: (E, T).
         stage: Where it all comes from.
         notes: What was noted about the stage.
-        rows: Rows that each copy of a learner sees, (K, N), where copies see different resamples
-            of the episodes; None if all see all.
     """
 
     inputs: Tensor
@@ -50,7 +47,6 @@ class Batch:
     shape: tuple[int, int]
     stage: Stage
     notes: Mapping[str, Any]
-    rows: Tensor | None = None
 
     @classmethod
     def of(
@@ -91,53 +87,6 @@ class Batch:
             stage=stage,
             notes={} if notes is None else notes,
         )
-
-    def resampled(self, rng: Sequence[np.random.Generator], of: Sequence[Array]) -> Batch:
-        """Each copy sees as many rows as there are, of episodes drawn with replacement.
-
-        Args:
-            rng: One generator per copy.
-            of: The episodes each copy draws from.
-        """
-        rows = np.stack([self._drawn(one, mine) for one, mine in zip(rng, of, strict=True)])
-        return replace(self, rows=torch.as_tensor(rows, device=self.inputs.device))
-
-    def _drawn(self, rng: np.random.Generator, episodes: Array) -> Array:
-        lengths, starts, n = self.stage.lengths, self.stage.starts, len(self)
-        taken: list[Array] = []
-        missing = n
-        while missing > 0:
-            one = rng.choice(episodes)
-            taken.append(np.arange(starts[one], starts[one] + min(int(lengths[one]), missing)))
-            missing -= len(taken[-1])
-        return np.concatenate(taken)
-
-    def stage_of(self, member: int, rewards: Float) -> tuple[Stage, Float]:
-        """What one copy of a learner sees, as a stage, with its rewards (N,)."""
-        if self.rows is None:
-            return self.stage, rewards
-        rows = self.rows[member].cpu().numpy()
-        stage = self.stage
-        episode = np.repeat(np.arange(stage.n_episodes), stage.lengths)[rows]
-        # A new piece begins where an episode does, or another one follows.
-        first = np.flatnonzero((stage.times[rows] == 0) | (np.diff(rows, prepend=-2) != 1))
-        lengths = np.diff(first, append=len(rows))
-        ends = first + lengths - 1
-        whole = np.isin(rows[ends], stage.starts + stage.lengths - 1)
-        last = None
-        if stage.last_observations is not None:
-            following = stage.next_observations()
-            last = following[rows[ends]]
-        piece = Stage(
-            observations=stage.observations[rows],
-            actions=stage.actions[rows],
-            lengths=lengths,
-            terminated=stage.terminated[episode[ends]] & whole,
-            last_observations=last,
-            features=None if stage.features is None else stage.features[rows],
-            parameters=stage.parameters,
-        )
-        return piece, rewards[rows]
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -276,25 +276,14 @@ class _Members:
         rewards = raw @ batch.features.T
         with torch.no_grad():
             for _ in range(course.n_updates):
-                seen = batch
-                if not (course.own or self.common):
-                    seen = batch.resampled(self.rng, self._halves(batch))
                 parameters, self.state = learner.update(
-                    parameters, self.state, seen, rewards, self.rng
+                    parameters, self.state, batch, rewards, self.rng
                 )
             return course.movements[t].to(parameters)
 
-    def _halves(self, batch: Batch) -> list[Array]:
-        """Episodes that members draw from: disjoint halves for even and odd members."""
-        episodes = np.arange(batch.stage.n_episodes)
-        if len(episodes) < 4:
-            return [episodes] * self.n
-        return [episodes[k % 2 :: 2] for k in range(self.n)]
-
     def taken(self, t: int) -> StepFit:
         """Let all members make the step, and see what it says about the centre."""
-        course = self.ensemble.course
-        observed = course.observed[t]
+        observed = self.ensemble.course.observed[t]
         size = max(float(observed @ observed), 1e-300)
         floor = self.ensemble.usual
         moved = self.replayed(t, self.centre + self.places @ self.root.T)
@@ -302,21 +291,15 @@ class _Members:
         near = 1 / (MISFIT + ((moved - observed) ** 2).sum(axis=1) / size)
         fit = _regressed(moved, self.places, near)
         left = observed - fit.middle
-        # What differs between members differs between learner and centre; where the learner saw
-        # other episodes than we, twice.
-        often = 1 + 1 / self.n if course.own else 2.0
-        gram, pull, plain = fit.gram, fit.effects @ left, fit.gram
-        if not course.own:
-            gram, pull = _crossed(moved, self.places, near, observed)
-        along = fit.rest @ fit.effects.T
-        noise = (
-            often * along.T @ along / fit.freedom + MISFIT * (size + floor) / _DIRECTIONS * plain
-        )
+        gram, along = fit.gram, fit.rest @ fit.effects.T
+        # What differs between members differs between learner and centre.
+        noise = (1 + 1 / self.n) * along.T @ along / fit.freedom
+        noise += MISFIT * (size + floor) / _DIRECTIONS * gram
         noise += 1e-9 * np.trace(noise) * np.eye(len(noise))
         back = np.linalg.inv(self.root)
         step = StepFit(
             gram=back.T @ gram @ back,
-            pull=back.T @ pull,
+            pull=back.T @ (fit.effects @ left),
             noise=back.T @ noise @ back,
             unexplained=float(left @ left) / size,
             scatter=float((fit.rest**2).sum() / fit.freedom) / size,
@@ -326,7 +309,7 @@ class _Members:
             moved=float(np.sqrt(size)),
             predicted=float(np.linalg.norm(fit.middle)),
         )
-        self._take_over(fit, left, plain, noise, size)
+        self._take_over(fit, left, gram, noise, size)
         return step
 
     def move(self, step: StepFit, narrowest: float) -> None:
@@ -378,18 +361,6 @@ def _regressed(moved: Float, places: Float, weight: Float, ridge: float = 0.0) -
     coefficients: Float = np.asarray(np.linalg.solve(square, weighted @ moved))
     freedom = max(len(places) - design.shape[1], 1)
     return _Regression(coefficients[0], coefficients[1:], moved - design @ coefficients, freedom)
-
-
-def _crossed(moved: Float, places: Float, weight: Float, observed: Float) -> tuple[Float, Float]:
-    """Gram and pull whose factors come from disjoint episodes.
-
-    Effects that are seen through few episodes are noisy, and noise multiplied with itself would
-    look like an effect. Between halves it averages out.
-    """
-    first, second = (_regressed(moved[k::2], places[k::2], weight[k::2]) for k in (0, 1))
-    product = first.effects @ second.effects.T
-    pull = first.effects @ (observed - second.middle) + second.effects @ (observed - first.middle)
-    return 0.5 * (product + product.T), 0.5 * pull
 
 
 def _standard(n: int, q: int, rng: np.random.Generator) -> Float:

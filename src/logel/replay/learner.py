@@ -85,11 +85,11 @@ class OneByOne:
             last = k >= len(state) - len(rng)
             member = k % len(rng)
             own = rng[member] if last else deepcopy(shared[member])
-            stage, paid = batch.stage_of(k, rewards[k].double().cpu().numpy())
+            paid = rewards[k].double().cpu().numpy()
             theta = parameters[k].double().cpu().numpy()
             # Somebody's own update may need the gradients that replay itself does without.
             with torch.enable_grad():
-                after, carried = self.function(theta, before, stage, paid, own)
+                after, carried = self.function(theta, before, batch.stage, paid, own)
             moved.append(torch.as_tensor(np.asarray(after, dtype=np.float64)).to(parameters))
             states.append(carried)
         return torch.stack(moved), states

@@ -15,10 +15,16 @@ from torch import Tensor
 
 from logel.data.stage import Stage
 from logel.policies.base import Policy
-from logel.types import Float
+from logel.types import Array, Float
 
 # States at which policies are compared: a network of ordinary size is smooth between as many.
 _STATES = 300
+
+
+def spread_rows(observations: Array) -> Array:
+    """As many of them as policies are compared at, evenly spread."""
+    rows = np.unique(np.linspace(0, len(observations) - 1, _STATES).astype(int))
+    return np.asarray(observations[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +39,12 @@ class Movement:
     @classmethod
     def at(cls, stage: Stage, policy: Policy, parameters: Float) -> Movement:
         """Seen at states of a stage, evenly spread over its rows."""
-        rows = np.unique(np.linspace(0, stage.n_steps - 1, _STATES).astype(int))
-        states = policy.prepare_observations(stage.observations[rows])
+        return cls.among(spread_rows(stage.observations), policy, parameters)
+
+    @classmethod
+    def among(cls, observations: Array, policy: Policy, parameters: Float) -> Movement:
+        """Seen at given states."""
+        states = policy.prepare_observations(observations)
         outputs = policy.outputs(torch.as_tensor(parameters, device=policy.device), states)
         return cls(policy, states, outputs, policy.fisher_root(outputs))
 

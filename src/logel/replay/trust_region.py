@@ -58,7 +58,7 @@ class TrustRegion(ActorCritic):
         targets = self.targets(parameters, state.critic, batch, rewards, settings)
         # Sub-sampling takes some of the rows in a random order; it is drawn in any case.
         every, order = settings.sub_sampling_factor, shuffled(batch, rng, parameters)
-        some = batch.rows if every == 1 else order[..., ::every]
+        some = None if every == 1 else order[..., ::every]
         moved = _ActorStep(self, parameters, batch, targets, settings, some).taken(rng)
         critic = state.critic.clone()
         moments = {name: value.clone() for name, value in state.moments.items()}

@@ -27,7 +27,7 @@ from logel.data.folder import package_versions
 from logel.data.history import LearningHistory
 from logel.data.limits import optional
 from logel.data.stage import Stage
-from logel.envs.audit import WORLDS
+from logel.envs.audit import WORLDS, AuditWorld
 from logel.errors import LogelError
 from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import direction_error
@@ -136,8 +136,19 @@ def run(task: Task) -> list[Row]:
     if task.text("episodes") == "fresh":
         # All observers get the same ones.
         rng = task.rng(ignoring=("observer",))
-        history = rolled_out_again(history, world, size_of(task), policy, rng)
+        watched = whole_episodes(size_of(task), world)
+        history = rolled_out_again(history, world, watched, policy, rng)
     return observe(task, history, policy, world.gamma, training)
+
+
+def whole_episodes(learner: AuditLearner, world: AuditWorld) -> AuditLearner:
+    """As many steps as the learner takes, in copies that act as long as an episode may last.
+
+    A learner's rollouts may be shorter and go on where the last ones ended. Who lets a policy act
+    anew sees beginnings: in so short a time, nothing else.
+    """
+    copies = -(-learner.n_envs * learner.n_steps // world.horizon)
+    return replace(learner, n_envs=copies, n_steps=world.horizon)
 
 
 def observe(
