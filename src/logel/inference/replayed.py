@@ -240,9 +240,13 @@ def _fitted_fresh(
 def _ensemble(
     watched: Watched, method: Method, course: Course, learner: Learner, seed: int
 ) -> Ensemble:
-    q = course.batches[0].features.shape[1]
-    members = method.n_members or max(12, 2 * q + 6)
+    members = method.n_members or n_members(course.batches[0].features.shape[1])
     return Ensemble(course, learner, n_members=members, seed=seed, progress=watched.report)
+
+
+def n_members(n_features: int) -> int:
+    """How many copies tell the effects of so many features apart, and what is chance besides."""
+    return max(12, 2 * n_features + 6)
 
 
 def _start(ensemble: Ensemble, guess: Float) -> Float:
