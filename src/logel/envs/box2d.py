@@ -42,3 +42,31 @@ def _lunar_lander(
     # The step that ends an episode is paid for the ending alone.
     going = np.concatenate([gained, engines], axis=1) * ~terminated[:, None]
     return np.concatenate([going, endings], axis=1)
+
+
+# About a standard deviation of each while a beginner learns, so that weights can be compared:
+# steps change potentials by hundredths, engines burn half of the time, a step in a hundred ends.
+_UNITS = (0.01, 0.03, 0.01, 0.2, 0.5, 0.5, 0.1, 0.1)
+
+
+def _in_units(
+    observations: Array, actions: Array, next_observations: Array, terminated: Array
+) -> Float:
+    return _lunar_lander(observations, actions, next_observations, terminated) / _UNITS
+
+
+def lunar_lander_features() -> FunctionFeatures:
+    """What LunarLander-v3 pays for, each in units of about a standard deviation.
+
+    Nearer to the pad, slower, more upright than the step before; legs that touched down; the main
+    and a side engine burning; a crash (or flying out of sight), and coming to rest.
+    """
+    names = ("nearer", "slower", "upright", "legs", "main", "side", "crashed", "landed")
+    return FunctionFeatures(_in_units, names)
+
+
+FEATURES: dict[str, RewardFeatures] = {"LunarLander-v3": lunar_lander_features()}
+"""The reward features of each environment, by its Gymnasium name."""
+
+LANDER_TRUE_WEIGHTS = (1.0, 3.0, 1.0, 2.0, -0.15, -0.015, -10.0, 10.0)
+"""What LunarLander-v3 pays for its features; the last two: 100 points lost, or won."""
