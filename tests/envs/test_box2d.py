@@ -29,9 +29,11 @@ def test_features_by_hand() -> None:
     )
     # .1 nearer, 1 faster, .1 less upright, one leg down, main engine; then one that turns when it
     # ends, and one at rest: paid for the ending alone.
-    np.testing.assert_allclose(found[0], [10, -1 / 0.03, -10, 5, 2, 0, 0, 0], rtol=1e-5)
-    np.testing.assert_allclose(found[1], [0, 0, 0, 0, 0, 0, 10, 0])
-    np.testing.assert_allclose(found[2], [0, 0, 0, 0, 0, 0, 0, 10])
+    np.testing.assert_allclose(found[0], [10, -1 / 0.03, -10, 5, 2, 0], rtol=1e-5)
+    np.testing.assert_allclose(found[1], [0, 0, 0, 0, 0, -10])
+    np.testing.assert_allclose(found[2], [0, 0, 0, 0, 0, 10])
+    side = FEATURES[LANDER](before, np.array([0, 1, 3]), before, terminated=np.zeros(3, dtype=bool))
+    np.testing.assert_allclose(side[:, 4], [0, 0.2, 0.2])
 
 
 def test_the_environment_pays_just_this() -> None:

@@ -12,9 +12,13 @@ import numpy as np
 from logel.rewards.features import FunctionFeatures, RewardFeatures
 from logel.types import Array, Float
 
-# What the engines of the lander are numbered, and its columns of the observation.
-LEFT, MAIN, RIGHT = 1, 2, 3
+# Numbers of the engines, and columns of the observation.
+_MAIN, _SIDE = 2, (1, 3)
 _PLACE, _VELOCITY, _ANGLE, _MOTION, _LEGS = (0, 1), (2, 3), 4, (2, 3, 5), (6, 7)
+# About a standard deviation of each feature while a beginner learns, so that weights compare: steps
+# change places and angles by hundredths, the main engine burns half of the time, and one step in a
+# hundred ends an episode.
+_UNITS = (0.01, 0.03, 0.01, 0.2, 0.5, 0.1)
 
 
 def _potentials(observations: Array) -> Float:
@@ -31,42 +35,35 @@ def _potentials(observations: Array) -> Float:
     )
 
 
-def _lunar_lander(
+def _lander(
     observations: Array, actions: Array, next_observations: Array, terminated: Array
 ) -> Float:
     gained = _potentials(next_observations) - _potentials(observations)
-    engines = np.stack([actions == MAIN, (actions == LEFT) | (actions == RIGHT)], axis=1)
+    # A side engine burns a tenth.
+    fuel = (actions == _MAIN) + 0.1 * np.isin(actions, _SIDE)
     # A body at rest is put to sleep by Box2D, and then has no velocity at all.
     rests = (next_observations[:, _MOTION] == 0).all(axis=1)
-    endings = np.stack([terminated & ~rests, terminated & rests], axis=1)
+    ending = np.where(rests, 1.0, -1.0) * terminated
     # The step that ends an episode is paid for the ending alone.
-    going = np.concatenate([gained, engines], axis=1) * ~terminated[:, None]
-    return np.concatenate([going, endings], axis=1)
-
-
-# About a standard deviation of each while a beginner learns, so that weights can be compared:
-# steps change potentials by hundredths, engines burn half of the time, a step in a hundred ends.
-_UNITS = (0.01, 0.03, 0.01, 0.2, 0.5, 0.5, 0.1, 0.1)
-
-
-def _in_units(
-    observations: Array, actions: Array, next_observations: Array, terminated: Array
-) -> Float:
-    return _lunar_lander(observations, actions, next_observations, terminated) / _UNITS
+    going = np.column_stack([gained, fuel]) * ~terminated.astype(bool)[:, None]
+    return np.column_stack([going, ending]) / _UNITS
 
 
 def lunar_lander_features() -> FunctionFeatures:
     """What LunarLander-v3 pays for, each in units of about a standard deviation.
 
-    Nearer to the pad, slower, more upright than the step before; legs that touched down; the main
-    and a side engine burning; a crash (or flying out of sight), and coming to rest.
+    How much nearer to the pad, slower and more upright than a step before; legs that touched down;
+    fuel; and the ending: at rest, or (negative) crashed or flown out of sight.
+
+    Both endings are one feature because a beginner crashes hundreds of times before the first
+    landing, and both engines because what side engines cost is too little to be seen.
     """
-    names = ("nearer", "slower", "upright", "legs", "main", "side", "crashed", "landed")
-    return FunctionFeatures(_in_units, names)
+    names = ("nearer", "slower", "upright", "legs", "fuel", "ending")
+    return FunctionFeatures(_lander, names)
 
 
 FEATURES: dict[str, RewardFeatures] = {"LunarLander-v3": lunar_lander_features()}
 """The reward features of each environment, by its Gymnasium name."""
 
-LANDER_TRUE_WEIGHTS = (1.0, 3.0, 1.0, 2.0, -0.15, -0.015, -10.0, 10.0)
-"""What LunarLander-v3 pays for its features; the last two: 100 points lost, or won."""
+LANDER_TRUE_WEIGHTS = (1.0, 3.0, 1.0, 2.0, -0.15, 10.0)
+"""What LunarLander-v3 pays for its features; the last: 100 points won, or lost."""
