@@ -52,6 +52,10 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 
+# Sizes are in an order only if one is so many times the other: two of them are nearly equal.
+DIFFERENT = 1.25
+
+
 def require_lander() -> None:
     """Say what is not installed."""
     optional("stable_baselines3", "mujoco")
@@ -116,6 +120,7 @@ def judged(estimate: RewardEstimate, deviations: Float) -> list[Row]:
         "signs": float((np.sign(found) == np.sign(truth)).mean()),
         "sure": float(np.where(truth > 0, low > 0, high < 0).mean()),
         "order": float(scipy.stats.spearmanr(np.abs(found), np.abs(truth)).statistic),
+        "pairs": _right_pairs(np.abs(found), np.abs(truth)),
         "coverage": float(((low <= truth) & (truth <= high)).mean()),
         "error": float(np.linalg.norm(found - truth)),
         "explained": float(np.nanmedian(estimate.fit.explained)),
@@ -124,18 +129,26 @@ def judged(estimate: RewardEstimate, deviations: Float) -> list[Row]:
     return [whole, *weight_rows(estimate.feature_names, found, ends, truth)]
 
 
+def _right_pairs(found: Float, truth: Float) -> float:
+    """Share of pairs of sizes in the right order, among those that truly differ."""
+    larger = truth[:, None] > DIFFERENT * truth
+    return float((found[:, None] > found)[larger].mean())
+
+
 def claims(table: pd.DataFrame) -> Iterator[Claim]:
     """Signs and order must be right."""
     fits = table[table.part == "fit"]
     yield judge("signs are right", fits.signs, statistic="share of right signs", above=0.99)
-    statistic = "rank correlation of sizes with the true ones"
-    yield judge("and the order", fits.order, statistic=statistic, above=0.8)
+    statistic = "share of pairs of sizes in the right order"
+    yield judge("and the order", fits.pairs, statistic=statistic, above=0.99)
+    statistic = "coverage of 95% intervals"
+    yield judge("and the intervals", fits.coverage, statistic=statistic, above=0.8)
 
 
 def summary(table: pd.DataFrame) -> str:
     """One line a run, and the weights, as Markdown."""
     fits, weights = table[table.part == "fit"], table[table.part == "weight"]
-    names = ("signs", "sure", "order", "coverage", "error", "explained", "first", "last")
+    names = ("signs", "sure", "order", "pairs", "coverage", "error", "explained", "first", "last")
     columns = ("seed", *names, "seconds", "training_seconds", "status")
     whole = markdown(columns, ([_shown(row[c]) for c in columns] for _, row in fits.iterrows()))
     lines = (
