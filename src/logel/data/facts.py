@@ -13,7 +13,7 @@ All others are called as they always were.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from logel.errors import OptionError
@@ -38,14 +38,19 @@ def call_with_facts(function: Callable[..., Any], *arrays: Any, **facts: Any) ->
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # Some functions of compiled modules cannot tell.
         return function(*arrays)
-    # The first ones are the arrays, whatever they are called.
-    named = {p.name: p for p in parameters[len(arrays) :]}
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return function(*arrays, **known)
-    for name in FACTS:
-        if name in named and named[name].default is inspect.Parameter.empty and name not in known:
+    # The first ones are the arrays, whatever they are called.
+    asked = [p for p in parameters[len(arrays) :] if p.name in FACTS]
+    return function(*arrays, **_filled(asked, known))
+
+
+def _filled(asked: Sequence[inspect.Parameter], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts for some parameters; those without a default must be known."""
+    for parameter in asked:
+        if parameter.default is parameter.empty and parameter.name not in known:
             raise OptionError(
-                f"the features ask for {name}, which is not known here: "
+                f"the features ask for {parameter.name}, which is not known here: "
                 "pass it by name, or give the parameter a default"
             )
-    return function(*arrays, **{name: known[name] for name in known if name in named})
+    return {one.name: known[one.name] for one in asked if one.name in known}

@@ -7,10 +7,9 @@ the reward vary.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,21 +36,6 @@ if TYPE_CHECKING:
 
 WORLD = "LunarLander-v3"
 PACKAGES = ("gymnasium", "stable-baselines3", "box2d")
-# As in the RL Zoo, with half as many environments, for twice as many updates, and rewards divided
-# by the deviation of returns (`VecNormalize`): critics are never in time for crashes of 100 points.
-SETTINGS: dict[str, Any] = {
-    "batch_size": 64,
-    "n_epochs": 4,
-    "gamma": 0.999,
-    "gae_lambda": 0.98,
-    "ent_coef": 0.01,
-}
-SIZES: dict[str, dict[str, int]] = {
-    "full": {"n_envs": 8, "n_steps": 1024, "total": 300_000},
-    "quick": {"n_envs": 4, "n_steps": 128, "total": 4_000},
-}
-
-
 # Sizes are in an order only if one is so many times the other: two of them are nearly equal.
 DIFFERENT = 1.25
 
@@ -62,44 +46,34 @@ def require_lander() -> None:
     optional("Box2D", "box2d")
 
 
-def _train(task: Task, folder: Path) -> float:
-    """Record a learner to a new folder; the seconds of processor time it took."""
-    from stable_baselines3 import PPO
-    from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.vec_env import VecNormalize
-
-    from logel.learners.sb3 import HistoryRecorder
-
-    size, started = SIZES[task.text("size")], time.process_time()
-    plain = make_vec_env(WORLD, n_envs=size["n_envs"], seed=task.seed)
-    env = VecNormalize(plain, norm_obs=False, gamma=SETTINGS["gamma"])
-    model = PPO("MlpPolicy", env, n_steps=size["n_steps"], seed=task.seed, device="cpu", **SETTINGS)
-    model.learn(size["total"], callback=HistoryRecorder(folder, FEATURES[WORLD]))
-    return time.process_time() - started
-
-
 def run(task: Task) -> list[Row]:
     """One learner, now unless it was trained before, and what its history says about it."""
     import torch
 
+    from logel.learners.lunar_lander import Lander
+
     torch.set_num_threads(1)
+    quick = {"n_envs": 4, "n_steps": 128, "total": 4_000}
+    lander = Lander() if task.text("size") == "full" else Lander(**quick)
     made_with = {
-        "settings": [SETTINGS, SIZES[task.text("size")]],
+        "settings": asdict(lander),
         "features": list(FEATURES[WORLD].names),
         "version": VERSION,
         "packages": package_versions(PACKAGES),
     }
     path, training = kept_learner(
-        f"lunarlander-{task.seed}", made_with, "training.json", lambda folder: _train(task, folder)
+        f"lunarlander-{task.seed}",
+        made_with,
+        "training.json",
+        lambda folder: lander.train(folder, seed=task.seed),
     )
     history, started = LearningHistory.load(path), time.process_time()
-    estimate = infer_reward(
-        history, MLPCategorical(8, 4, hidden=(64, 64)), gamma=SETTINGS["gamma"], seed=task.seed
-    )
+    policy = MLPCategorical(8, 4, hidden=(64, 64))
+    estimate = infer_reward(history, policy, gamma=lander.gamma, seed=task.seed)
     seconds = time.process_time() - started
     rows = judged(estimate, _deviations(history))
     rows[0] |= {"seconds": seconds, "training_seconds": training, "stages": len(history)}
-    returns = [note.get("mean_return", math.nan) for note in history.notes]
+    returns = [note.get("mean_return") for note in history.notes]
     return [{**rows[0], "first": returns[0], "last": returns[-1]}, *rows[1:]]
 
 
