@@ -147,7 +147,6 @@ def figure(table: pd.DataFrame) -> Figure:
         axes.errorbar(at, rows.weight, yerr=reach, fmt="o", markersize=3, label=f"seed {seed}")
         axes.scatter(at, rows.truth, marker="_", color="black", label=None if k else "true")
     plots.rule(axes, 0.0)
-    axes.set_yscale("symlog", linthresh=0.01)
     axes.set_xticks(range(len(names)), names)
     axes.legend(fontsize=8, frameon=False)
     plots.tidy(axes, title="Weight times deviation, of unit norm, with 95% intervals")
