@@ -89,6 +89,7 @@ CASES: list[dict[str, list[str]]] = [
     },
     {
         "libsumo": ["reproduce", "crossroad", "--quiet", "--runs", "1", "--out", "runs"],
+        "Box2D": ["reproduce", "lunarlander", "--quiet", "--runs", "1", "--out", "runs"],
         "mujoco": [*TRAIN, "--updates", "1"],
         "ray": ["reproduce", "gridworld-known", "--quiet", "--backend", "ray", "--out", "runs"],
     },

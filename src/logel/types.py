@@ -10,7 +10,10 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
-FeatureFunction = Callable[[Array, Array, Array], npt.ArrayLike]
-"""Maps (observations, actions, next_observations), each with N rows, to features (N, q)."""
+FeatureFunction = Callable[..., npt.ArrayLike]
+"""Maps (observations, actions, next_observations), each with N rows, to features (N, q).
+
+Parameters named `terminated`, `truncated` and `times` are filled too, see `logel.data.facts`.
+"""
 Progress = Callable[[str, int, int], None]
 """Called with (what, done, total) during long work."""

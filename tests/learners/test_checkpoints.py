@@ -27,6 +27,7 @@ from logel.errors import FormatError, OptionError
 from logel.inference.infer import infer_reward
 from logel.learners.checkpoints import find_checkpoints, record_checkpoints
 from logel.policies.sb3 import SB3Policy, policy_parameters
+from logel.rewards.features import FunctionFeatures
 from logel.rewards.normaliser import Normaliser
 
 CARTPOLE = FEATURES["CartPole-v1"]
@@ -114,6 +115,22 @@ def test_episodes_are_the_environments_own(trained: tuple[Path, A2C], tmp_path: 
             alive = stage.features[end : end + length, 0]
             assert alive[:-1].all() and alive[-1] == 0
             end += length
+
+
+def test_features_see_the_endings_of_fresh_episodes(
+    trained: tuple[Path, A2C], tmp_path: Path
+) -> None:
+    ended = FunctionFeatures(
+        lambda o, a, n, terminated, truncated, times: np.stack([terminated, truncated, times], 1),
+        ("ended", "cut", "time"),
+    )
+    history = record_checkpoints(
+        trained[0], "CartPole-v1", tmp_path / "one", features=ended, episodes=3, seed=3
+    )
+    for stage in history:
+        last = np.isin(np.arange(stage.n_steps), stage.starts + stage.lengths - 1)
+        # As CARTPOLE above: all of these fall.
+        np.testing.assert_array_equal(stage.features, np.stack([last, 0 * last, stage.times], 1))
 
 
 def test_normalised_observations_need_their_statistics(

@@ -359,3 +359,33 @@ def test_a_killed_run_leaves_a_readable_history(tmp_path: Path) -> None:
     assert not history.complete and len(history) >= 4
     assert all(stage.n_steps == 64 for stage in history)
     assert history.parameters() is not None
+
+
+def told(observations: Any, actions: Any, following: Any, **facts: Any) -> np.ndarray:
+    return np.stack([facts["terminated"], facts["truncated"], facts["times"]], axis=1)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_features_see_endings_and_times(tmp_path: Path, every: int) -> None:
+    features = FunctionFeatures(told, ("ended", "cut", "time"))
+    recorder = HistoryRecorder(tmp_path / "history", features, every=every)
+    train("PPO", clocks(DISCRETE, normalise=True), callback=recorder)
+    history = LearningHistory.load(tmp_path / "history")
+    plain = tmp_path / "plain"
+    train("PPO", clocks(DISCRETE), callback=HistoryRecorder(plain, "none", every=every))
+    assert len(history) == len(range(0, 3, every))
+    for stage, seen in zip(history, LearningHistory.load(plain), strict=True):
+        ended, cut, time = stage.features.T
+        # The clock itself shows the time, also of episodes that began in an earlier rollout.
+        np.testing.assert_array_equal(time, seen.observations[:, 1])
+        lengths = [
+            LENGTHS[i][int(e) % 3]
+            for i, e in zip(environment(seen), seen.observations[:, 0], strict=True)
+        ]
+        np.testing.assert_array_equal(ended, time + 1 == lengths)
+        np.testing.assert_array_equal(cut, time + 1 == -np.array(lengths))
+
+
+def environment(stage: Any) -> np.ndarray:
+    """Whose row is whose: environment after environment."""
+    return np.repeat(np.arange(len(LENGTHS)), stage.n_steps // len(LENGTHS))

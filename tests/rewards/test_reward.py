@@ -97,6 +97,18 @@ def test_the_previous_observation_is_remembered_even_if_reused() -> None:
         assert paid == 2.0 and info["true_reward"] == 7.0
 
 
+def test_the_reward_of_an_ending_is_paid_at_the_end() -> None:
+    ended = FunctionFeatures(lambda s, a, n, terminated, times: terminated * times, ("ended at",))
+    env = LinearReward(np.array([2.0]), ended).wrap(gymnasium.make("CartPole-v1"))
+    for _ in range(2):
+        env.reset(seed=0)
+        paid, over = [], False
+        while not over:
+            _, reward, over, _, _ = env.step(0)
+            paid.append(reward)
+        assert paid == [0.0] * (len(paid) - 1) + [2.0 * (len(paid) - 1)] and len(paid) > 5
+
+
 def test_environments_without_features_need_a_function() -> None:
     env = LinearReward(np.array([1.0])).wrap(Mutable())
     env.reset()

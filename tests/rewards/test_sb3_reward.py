@@ -107,6 +107,24 @@ def test_any_callable_pays_and_mistakes_are_told() -> None:
         VecRewardReplacement(VecNormalize(DummyVecEnv([lambda: Counter(0, 2)])), reward)
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_endings_and_times_are_paid_for_if_asked(cut: bool) -> None:
+    def asking(o: Any, a: Any, n: Any, terminated: Any, truncated: Any, times: Any) -> Any:
+        return 100 * terminated + 10 * truncated + times
+
+    # Of 3 steps; a time limit of 2 may come first.
+    def make() -> Any:
+        env = Counter(0, 3)
+        return gymnasium.wrappers.TimeLimit(env, 2) if cut else env
+
+    expected = [0, 11, 0, 11] if cut else [0, 1, 102, 0]
+    linear = LinearReward(np.ones(1), FunctionFeatures(asking, ("all",)))
+    for reward in (asking, linear):
+        venv = VecRewardReplacement(DummyVecEnv([make]), reward)
+        venv.reset()
+        assert [float(venv.step(np.zeros((1, 1)))[1][0]) for _ in range(4)] == expected
+
+
 def test_rewards_of_normalised_observations() -> None:
     notes = {
         "observation_mean": [1.0],

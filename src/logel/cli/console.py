@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # The packages that an extra installs and that we import.
 _PACKAGES = {
     "arviz": ("arviz",),
+    "box2d": ("Box2D",),
     "minari": ("h5py", "minari"),
     "mujoco": ("mujoco", "sb3_contrib", "stable_baselines3", "tensorboard"),
     "ray": ("ray",),

@@ -35,8 +35,8 @@ def record(
         str | None,
         Option(
             metavar="MODULE:NAME",
-            help="Reward features of your own; known ones by default (CartPole-v1, Hopper-v5, "
-            "Reacher-v5).",
+            help="Reward features of your own; known ones by default (CartPole-v1, "
+            "LunarLander-v3, Hopper-v5, Reacher-v5).",
         ),
     ] = None,
     activation: Annotated[
@@ -132,10 +132,11 @@ def read_map(path: Path | None) -> GridMap:
 
 
 def _known_features(env_id: str) -> RewardFeatures | StepFeatures:
+    from logel.envs.box2d import FEATURES as BOX2D
     from logel.envs.classic_control import FEATURES as CLASSIC
     from logel.envs.mujoco import FEATURES as MUJOCO
 
-    known = {**CLASSIC, **MUJOCO}
+    known = {**CLASSIC, **BOX2D, **MUJOCO}
     if env_id in known:
         return known[env_id]
     import gymnasium

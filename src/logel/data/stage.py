@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.facts import call_with_facts
 from logel.errors import HistoryError
 from logel.types import Array, FeatureFunction
 
@@ -272,8 +273,24 @@ class Stage:
         return following
 
     def with_features(self, features: FeatureFunction) -> Stage:
-        """The same stage with features computed by a callable in place of the recorded ones."""
-        values = features(self.observations, self.actions, self.next_observations())
+        """The same stage with features computed by a callable in place of the recorded ones.
+
+        To one that asks (see `logel.data.facts`), an episode that was cut off, by whatever, counts
+        as truncated, and times are those within the episodes as they are here.
+        """
+        terminated = np.zeros(self.n_steps, dtype=bool)
+        truncated = terminated.copy()
+        ends = self.starts + self.lengths - 1
+        terminated[ends], truncated[ends] = self.terminated, ~self.terminated
+        values = call_with_facts(
+            features,
+            self.observations,
+            self.actions,
+            self.next_observations(),
+            terminated=terminated,
+            truncated=truncated,
+            times=self.times,
+        )
         return replace(self, features=np.asarray(values))
 
     def take(self, episodes: Array) -> Stage:

@@ -20,6 +20,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from logel.data.facts import call_with_facts
 from logel.data.folder import HistoryWriter, new_folder
 from logel.data.history import LearningHistory
 from logel.data.rollout import record_stage
@@ -231,7 +232,15 @@ class _Sampler:
         if isinstance(self.features, StepFeatures):
             table = self.features.rows(raw[:-1], taken, raw[1:], walk.infos)
         else:
-            table = np.asarray(self.features(raw[:-1], taken, raw[1:]), dtype=np.float64)
+            ended = np.arange(len(taken)) == len(taken) - 1
+            computed = call_with_facts(
+                self.features,
+                *(raw[:-1], taken, raw[1:]),
+                terminated=ended & walk.terminated,
+                truncated=ended & (not walk.terminated),
+                times=np.arange(len(taken)),
+            )
+            table = np.asarray(computed, dtype=np.float64)
         return Episode(self._seen(raw), np.array(walk.chosen), table, terminated=walk.terminated)
 
     def _seen(self, raw: Array) -> Array:

@@ -61,7 +61,8 @@ class HistoryRecorder(BaseCallback):
     Args:
         path: Folder of the new history; must not exist yet.
         features: What a reward may be made of. A function of (observations, actions,
-            next_observations) for many transitions, such as those of `logel.rewards.features`, or
+            next_observations) for many transitions, such as those of `logel.rewards.features`,
+            with `terminated`, `truncated` and `times` if it has parameters of these names; or
             `StepFeatures`, which also look at `info`: both get the environment's own
             observations, before normalisation, and the actions it received, after clipping.
             None takes `info["features"]` of every step (see `logel.rewards.gymnasium`); "none"
@@ -108,6 +109,8 @@ class HistoryRecorder(BaseCallback):
         # Of the updates since the last stage that was recorded.
         self._rates: list[float] = []
         self._tap: RawObservations | None = None
+        # Steps that the episode of each environment is old.
+        self._ages = np.zeros(0, dtype=int)
         # Of the rollout that is being recorded, if it is to be.
         self._trace: Trace | None = None
 
@@ -129,6 +132,8 @@ class HistoryRecorder(BaseCallback):
             self._writer = HistoryWriter(
                 self.path, feature_names=names, metadata=facts, own_episodes=own
             )
+        # Training that goes on without a reset is in the midst of episodes whose age nobody knows.
+        self._ages = np.zeros(self.training_env.num_envs, dtype=int)
         normaliser = unwrap_vec_normalize(self.training_env)
         if callable(self.features) and normaliser is not None and normaliser.norm_obs:
             self._tap = RawObservations(normaliser)
@@ -142,11 +147,12 @@ class HistoryRecorder(BaseCallback):
             model = _checked(self.model)
             before = self._tap.observations if self._tap else model._last_obs
             assert isinstance(before, np.ndarray)
-            self._trace = Trace(model.n_steps, before, self.features)
+            self._trace = Trace(model.n_steps, before, self.features, self._ages)
 
     def _on_step(self) -> bool:
         if self._trace is not None:
             self._trace.step(self.locals, self._tap)
+        self._ages = np.where(self.locals["dones"], 0, self._ages + 1)
         return True
 
     def _on_rollout_end(self) -> None:

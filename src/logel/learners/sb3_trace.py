@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from logel.data.facts import call_with_facts
 from logel.errors import MissingExtraError, OptionError
 from logel.rewards.features import RewardFeatures, StepFeatures
 from logel.types import Array
@@ -53,6 +54,7 @@ class Trace:
         n_times: Times of the rollout.
         before: Observations at its start, shape (n, ...), the environments' own.
         features: As given to the recorder.
+        ages: Steps that each environment's episode is old at its start, shape (n,).
     """
 
     def __init__(
@@ -60,10 +62,11 @@ class Trace:
         n_times: int,
         before: Array,
         features: RewardFeatures | StepFeatures | Literal["none"] | None,
+        ages: Array,
     ) -> None:
         self.terminated = np.zeros((n_times, len(before)), dtype=bool)
         self.truncated = np.zeros_like(self.terminated)
-        self._function = features
+        self._function, self._ages = features, ages.copy()
         self._terminal: dict[tuple[int, int], Array] = {}
         self._returns: list[float] = []
         self._time = 0
@@ -130,8 +133,22 @@ class Trace:
             return self._table
         assert callable(self._function) and not isinstance(self._function, StepFeatures)
         parts = (self._before, self._taken, self._after)
-        values = self._function(*(x.reshape(-1, *x.shape[2:]) for x in parts))
+        values = call_with_facts(
+            self._function,
+            *(x.reshape(-1, *x.shape[2:]) for x in parts),
+            terminated=self.terminated.reshape(-1),
+            truncated=self.truncated.reshape(-1),
+            times=self._times().reshape(-1),
+        )
         return np.asarray(values, dtype=float).reshape(*self.terminated.shape, -1)
+
+    def _times(self) -> Array:
+        """Steps since its episode began, of every step, shape (T, n)."""
+        times, age = np.empty(self.terminated.shape, dtype=int), self._ages
+        for t, ended in enumerate(self.terminated | self.truncated):
+            times[t] = age
+            age = np.where(ended, 0, age + 1)
+        return times
 
     def returns(self) -> dict[str, Any]:
         """Mean return of the episodes that ended, if the environment reports it."""

@@ -14,6 +14,7 @@ import gymnasium
 import numpy.typing as npt
 
 from logel.data.folder import new_folder, package_versions, write_atomically
+from logel.envs.box2d import FEATURES as BOX2D
 from logel.envs.classic_control import FEATURES as CLASSIC
 from logel.envs.mujoco import FEATURES as MUJOCO
 from logel.errors import OptionError
@@ -38,7 +39,7 @@ def train_on_estimate(
 ) -> dict[str, Any]:
     """Train PPO on an estimate's reward; write `curve.csv`, `summary.json` and the model.
 
-    Environments of `logel.envs.mujoco` and `logel.envs.classic_control` have features; others must
+    Environments of `logel.envs.mujoco`, `box2d` and `classic_control` have features; others must
     report `info["features"]` themselves. `initial` are flat parameters of the first policy,
     `tensorboard` is a folder. Returns what `summary.json` holds.
     """
@@ -89,7 +90,7 @@ def train_on_estimate(
 
 def _features_of(env_id: str, estimate: RewardEstimate) -> StepFeatures | RewardFeatures | None:
     """The features of an environment, if it is the one the estimate is about."""
-    known = {**CLASSIC, **MUJOCO}
+    known = {**CLASSIC, **BOX2D, **MUJOCO}
     if env_id not in gymnasium.registry and ":" not in env_id:
         raise OptionError(
             f"there is no environment {env_id!r}: choose one of {', '.join(known)}, or another "

@@ -2,7 +2,8 @@
 
 A feature set is any object with `names` that maps a batch of transitions to a table (N, q); the
 classes here cover the paper's experiments and compose. To add one, write a frozen dataclass with
-`names` and `__call__`; nothing needs to be registered.
+`names` and `__call__`; nothing needs to be registered. One that asks for `terminated`, `truncated`
+or `times` by these names gets them too (`logel.data.facts`).
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.facts import call_with_facts
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
 from logel.errors import OptionError
-from logel.types import Array, Float
+from logel.types import Array, FeatureFunction, Float
 
 Rows = Sequence[Any] | Array
 Infos = Sequence[dict[str, Any]]
@@ -109,14 +111,17 @@ class ActionCost:
 
 @dataclass(frozen=True)
 class FunctionFeatures:
-    """A plain function with names for its columns."""
+    """A plain function with names for its columns; it may ask for facts (`logel.data.facts`)."""
 
-    function: Callable[[Array, Array, Array], npt.ArrayLike]
+    function: FeatureFunction
     names: tuple[str, ...]
 
-    def __call__(self, observations: Array, actions: Array, next_observations: Array, /) -> Float:
-        """Features, shape (N, q), of N transitions."""
-        values = np.asarray(self.function(observations, actions, next_observations), dtype=float)
+    def __call__(
+        self, observations: Array, actions: Array, next_observations: Array, /, **facts: Array
+    ) -> Float:
+        """Features, shape (N, q), of N transitions; facts as in `logel.data.facts`."""
+        arrays = (observations, actions, next_observations)
+        values = np.asarray(call_with_facts(self.function, *arrays, **facts), dtype=float)
         return values.reshape(len(actions), len(self.names))
 
 
@@ -131,9 +136,12 @@ class Concatenate:
         """The parts' names, in order."""
         return tuple(name for part in self.parts for name in part.names)
 
-    def __call__(self, observations: Array, actions: Array, next_observations: Array, /) -> Float:
-        """Features, shape (N, q), of N transitions."""
-        tables = [part(observations, actions, next_observations) for part in self.parts]
+    def __call__(
+        self, observations: Array, actions: Array, next_observations: Array, /, **facts: Array
+    ) -> Float:
+        """Features, shape (N, q), of N transitions; facts as in `logel.data.facts`."""
+        arrays = (observations, actions, next_observations)
+        tables = [call_with_facts(part, *arrays, **facts) for part in self.parts]
         return np.concatenate(tables, axis=1)
 
 

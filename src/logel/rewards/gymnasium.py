@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
+from logel.data.facts import call_with_facts
 from logel.rewards.features import StepFeatures
 
 Outcome = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
@@ -31,17 +32,20 @@ class _Remembering(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         RecordConstructorArgs.__init__(self, **arguments)
         gymnasium.Wrapper.__init__(self, env)
         self._observation: Any = None
+        self._time = 0
         self._facts: dict[str, Any] = {}
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(**kwargs)
         # A copy: environments may hand out one array and overwrite it in the next step.
         self._observation = np.array(observation)
+        self._time = 0
         return observation, {**info, **self._facts}
 
     def step(self, action: Any) -> Outcome:
         outcome = self._told(action, self.env.step(action))
         self._observation = np.array(outcome[0])
+        self._time += 1
         return outcome
 
     @abstractmethod
@@ -72,7 +76,10 @@ class RewardReplacement(_Remembering):
 
     def _told(self, action: Any, outcome: Outcome) -> Outcome:
         following, true, terminated, truncated, info = outcome
-        paid = float(self.reward([self._observation], [action], [following], [info])[0])
+        facts = {"terminated": terminated, "truncated": truncated, "times": self._time}
+        rows = ([self._observation], [action], [following], [info])
+        told = {name: np.array([value]) for name, value in facts.items()}
+        paid = float(call_with_facts(self.reward, *rows, **told)[0])
         return following, paid, terminated, truncated, {**info, "true_reward": true}
 
 

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.facts import call_with_facts
 from logel.errors import OptionError
 from logel.rewards.features import Infos, Rows, StepFeatures
 from logel.rewards.gymnasium import RewardReplacement
@@ -51,15 +52,18 @@ class LinearReward:
         """The reward an estimate stands for."""
         return cls(estimate.weights, features)
 
-    def __call__(self, observations: Array, actions: Array, next_observations: Array) -> Float:
-        """Rewards of N transitions, shape (N,)."""
+    def __call__(
+        self, observations: Array, actions: Array, next_observations: Array, **facts: Array
+    ) -> Float:
+        """Rewards of N transitions, shape (N,); facts as in `logel.data.facts`."""
         if self.features is None:
             raise OptionError("this reward has no feature function: pass features=")
         if isinstance(self.features, StepFeatures):
             raise OptionError(
                 "this reward looks at each step's info: wrap an environment with it instead"
             )
-        return self.from_features(self.features(observations, actions, next_observations))
+        arrays = (observations, actions, next_observations)
+        return self.from_features(call_with_facts(self.features, *arrays, **facts))
 
     def from_features(self, features: npt.ArrayLike) -> Float:
         """Rewards from features, shape (N,) for (N, q)."""
@@ -70,7 +74,9 @@ class LinearReward:
             )
         return np.asarray(table @ self.weights)
 
-    def of_steps(self, before: Rows, actions: Rows, after: Rows, infos: Infos) -> Float:
+    def of_steps(
+        self, before: Rows, actions: Rows, after: Rows, infos: Infos, **facts: Array
+    ) -> Float:
         """Rewards of N steps of environments, shape (N,); `infos` may hold their features."""
         if self.features is None:
             if any("features" not in info for info in infos):
@@ -81,7 +87,7 @@ class LinearReward:
             return self.from_features([info["features"] for info in infos])
         if isinstance(self.features, StepFeatures):
             return self.from_features(self.features.rows(before, actions, after, infos))
-        return self(*(np.asarray(part) for part in (before, actions, after)))
+        return self(*(np.asarray(part) for part in (before, actions, after)), **facts)
 
     def wrap(self, env: gymnasium.Env[Any, Any]) -> RewardReplacement:
         """An environment that pays this reward; the true one is kept in `info["true_reward"]`."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.facts import call_with_facts
 from logel.errors import MissingExtraError, OptionError
 from logel.rewards.linear import LinearReward
 from logel.rewards.normaliser import Normaliser
@@ -23,8 +24,11 @@ try:
 except ImportError as error:
     raise MissingExtraError("stable-baselines3", "mujoco") from error
 
-TransitionReward = Callable[[Array, Array, Array], npt.ArrayLike]
-"""Maps (observations, actions, next_observations), each with N rows, to rewards (N,)."""
+TransitionReward = Callable[..., npt.ArrayLike]
+"""Maps (observations, actions, next_observations), each with N rows, to rewards (N,).
+
+It may ask for more, see `logel.data.facts`.
+"""
 
 
 class VecRewardReplacement(VecEnvWrapper):
@@ -50,6 +54,7 @@ class VecRewardReplacement(VecEnvWrapper):
         super().__init__(venv)
         self.reward = reward
         self._observations = self._actions = np.zeros(0)
+        self._times = np.zeros(self.num_envs, dtype=int)
         # Sums since each episode began: of true rewards, and of what was paid.
         self._returns = np.zeros((2, self.num_envs))
 
@@ -58,6 +63,7 @@ class VecRewardReplacement(VecEnvWrapper):
         observations = self.venv.reset()
         assert isinstance(observations, np.ndarray)
         self._observations = observations.copy()
+        self._times[:] = 0
         self._returns[:] = 0.0
         return observations
 
@@ -77,6 +83,7 @@ class VecRewardReplacement(VecEnvWrapper):
             if dones[i]:
                 info["true_return"], info["learned_return"] = self._returns[:, i].tolist()
         self._returns[:, dones] = 0.0
+        self._times = np.where(dones, 0, self._times + 1)
         self._observations = observations.copy()
         return observations, paid.astype(np.float32), dones, infos
 
@@ -84,9 +91,12 @@ class VecRewardReplacement(VecEnvWrapper):
         following = observations.copy()
         for i in np.flatnonzero(dones):
             following[i] = infos[i]["terminal_observation"]
+        truncated = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])
+        facts = {"terminated": dones & ~truncated, "truncated": truncated, "times": self._times}
+        steps = (self._observations, self._actions, following)
         if isinstance(self.reward, LinearReward):
-            return self.reward.of_steps(self._observations, self._actions, following, infos)
-        paid = np.asarray(self.reward(self._observations, self._actions, following), dtype=float)
+            return self.reward.of_steps(*steps, infos, **facts)
+        paid = np.asarray(call_with_facts(self.reward, *steps, **facts), dtype=float)
         if paid.shape != (self.num_envs,):
             raise OptionError(
                 f"the reward must give one number for each of {self.num_envs} transitions, but "
@@ -112,7 +122,10 @@ class NormalisedReward:
         """With the statistics in the notes of a recorded stage, usually `history.notes[-1]`."""
         return cls(reward, Normaliser.from_notes(notes))
 
-    def __call__(self, observations: Array, actions: Array, next_observations: Array) -> Float:
-        """Rewards of N transitions, shape (N,)."""
+    def __call__(
+        self, observations: Array, actions: Array, next_observations: Array, **facts: Array
+    ) -> Float:
+        """Rewards of N transitions, shape (N,); facts as in `logel.data.facts`."""
         before, after = self.normaliser(observations), self.normaliser(next_observations)
-        return np.asarray(self.reward(before, actions, after), dtype=float)
+        paid = call_with_facts(self.reward, before, actions, after, **facts)
+        return np.asarray(paid, dtype=float)

@@ -13,6 +13,7 @@ from logel.studies import (
     crossroad,
     gridworld,
     hopper,
+    lunarlander,
     reacher,
 )
 from logel.studies.study import Study
@@ -36,6 +37,7 @@ STUDIES = {
         reacher.STUDY,
         audit.STUDY,
         audit_wrong.STUDY,
+        lunarlander.STUDY,
     )
 }
 GROUPS = {
