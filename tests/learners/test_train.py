@@ -19,6 +19,7 @@ from command_line import logel
 from logel import Episode, HistoryRecorder, LearningHistory, LinearSoftmax, infer_reward
 from logel.cli.main import main
 from logel.envs.mujoco import FEATURES
+from logel.errors import OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.learners.ppo import PPOSettings, train_ppo
 from logel.learners.train import train_on_estimate
@@ -201,3 +202,17 @@ def test_widths_that_no_memory_holds_are_not_believed(recorded: Path) -> None:
     for hidden in ([99_999, 99_999], [1] * 10**4):
         claimed = replace(history, metadata={"policy": {"hidden": hidden}})
         assert choose_policy(claimed, "mlp") == MLPGaussian(11, 3)
+
+
+def test_a_network_of_the_same_size_that_is_another_is_refused(recorded: Path) -> None:
+    usual = MLPGaussian(11, 3)
+    stages = [
+        replace(stage, parameters=np.zeros(usual.n_parameters))
+        for stage in LearningHistory.load(recorded / "history")
+    ]
+    names = FEATURES["Hopper-v5"].names
+    silent = LearningHistory.from_stages(stages, feature_names=names)
+    assert choose_policy(silent, "mlp") == usual, "nobody knows better"
+    relu = replace(silent, metadata={"policy": {"hidden": None}})
+    with pytest.raises(OptionError, match="not a plain network with tanh"):
+        choose_policy(relu, "mlp")

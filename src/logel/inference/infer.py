@@ -127,6 +127,9 @@ def _by_replay(watched: Watched, look: Look, method: Method, learner: Learner | 
     other, gauge, _, _ = _in_functions(watched, look, METHODS["mirror"])
     parameters, path = _path(watched, look, method)
     found = find_by_replay(watched, method, parameters, gauge, other, learner)
+    if found.rule == "replay":
+        # What Jacobians hardly tell is no matter here: intervals are those of replayed updates.
+        gauge = replace(gauge, weak=gauge.weak[:0])
     return found, gauge, method, CloneFacts.of_path(path)
 
 

@@ -294,7 +294,7 @@ def _found(
         keeps_scale=False,
         spread=Spread(draws=draws) if watched.intervals else None,
         gains={},
-        notes=(*(_stuck_note(best) if stuck else ()), *_scale_note(fits)),
+        notes=_stuck_note(best) if stuck else (),
     )
 
 
@@ -309,11 +309,6 @@ def _stuck_note(fit: ReplayFit) -> tuple[str, ...]:
         f"replay left {fit.excess:.0f} times as much unexplained as other minibatches would "
         "change: the fit is stuck; try another seed, or more members",
     )
-
-
-def _scale_note(fits: Sequence[_Fitted]) -> list[str]:
-    size = np.linalg.norm(fits[0].fit.weights)
-    return [f"replay fits best with rewards {size:.2g} times these weights"]
 
 
 def _explains(fit: ReplayFit, course: Course) -> bool:
@@ -391,4 +386,7 @@ def _words(watched: Watched, course: Course, fits: Sequence[_Fitted]) -> str:
     names = " or ".join(one.learner.words for one in fits)
     m, n = len(course), len(watched.history) - 1
     steps = f"{m} steps" if m == n else f"the first {m} of {n} steps"
-    return f"the learner's own update replayed over {steps}: {names}"
+    # How much the learner is paid enters weakly: a fact about the fit, no weight of the answer.
+    size = np.linalg.norm(fits[0].fit.weights)
+    paid = f"paid {size:.2g} times these weights"
+    return f"the learner's own update replayed over {steps}: {names}; {paid}"

@@ -33,7 +33,22 @@ def choose_policy(history: LearningHistory, family: str, *, device: str = "cpu")
         tabular = signature.discrete_observations and signature.observation_shape == ()
         family = "tabular" if tabular and signature.discrete_actions else "mlp"
     family_of = _discrete_policy if signature.discrete_actions else _continuous_policy
-    return family_of(history, family, math.prod(signature.observation_shape), device)
+    policy = family_of(history, family, math.prod(signature.observation_shape), device)
+    _check_alike(history, policy)
+    return policy
+
+
+def _check_alike(history: LearningHistory, policy: Policy) -> None:
+    """Refuse a network of the recorded one's size that is known to be another."""
+    recorded = history.metadata.get("policy")
+    theta = history[0].parameters
+    if not isinstance(recorded, dict) or "hidden" not in recorded or theta is None:
+        return
+    if recorded["hidden"] is None and len(theta) == policy.n_parameters:
+        raise OptionError(
+            "the recorded policy is not a plain network with tanh between its layers, though it has"
+            " as many parameters: infer in Python with SB3Policy.from_model(model)"
+        )
 
 
 def _check_device(device: str) -> None:

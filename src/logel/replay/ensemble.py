@@ -159,8 +159,9 @@ class Ensemble:
         *,
         moving: bool = True,
         narrowest: float = 0.03,
+        n_steps: int | None = None,
     ) -> Passage:
-        """Go along all steps, from members spread like a covariance around a centre.
+        """Go along the steps, from members spread like a covariance around a centre.
 
         Args:
             centre: (q,).
@@ -168,10 +169,11 @@ class Ensemble:
             moving: Whether members follow what the steps say; else they keep their weights, and
                 all steps speak of the same centre.
             narrowest: Of the weights' length: the least spread of members that move.
+            n_steps: How many of the first steps; by default all.
         """
         members = _Members(self, self.n_members)
         members.place(centre, covariance)
-        steps, total = [], len(self.course)
+        steps, total = [], min(n_steps or len(self.course), len(self.course))
         for t in range(total):
             step = members.taken(t)
             steps.append(step)

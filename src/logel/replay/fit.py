@@ -23,6 +23,8 @@ _RANDOM, _ROUNDS, _WIDE, _NARROW, _BETTER = 4, 8, 0.4, 0.09, 0.03
 _DAMPING = (1e-3, 0.1, 1.0)
 # Spread of the members in the first passage and in later ones, relative to the weights' length.
 _FIRST_SPREAD, _LAST_SPREAD = 0.15, 0.1
+# Early steps over which members move, before all steps are asked with members that keep still.
+_MOVING_STEPS = 12
 # Replayed steps that passages must have together, and the most passages: every one has critics and
 # orders of its own, which count less the more there are (on development seeds three passages of 13
 # steps had three quarters of one's error).
@@ -72,7 +74,7 @@ def fit_replay(ensemble: Ensemble, centre: Float) -> ReplayFit:
     m = len(ensemble.course)
     first = _spread(centre, _FIRST_SPREAD)
     # A quarter of it keeps the regressions of later steps solvable.
-    moving = ensemble.passed(centre, first, narrowest=0.25 * _FIRST_SPREAD)
+    moving = ensemble.passed(centre, first, narrowest=0.25 * _FIRST_SPREAD, n_steps=_MOVING_STEPS)
     centre, passages = moving.centre, []
     for _ in range(_MOST):
         passages.append(ensemble.passed(centre, _spread(centre, _LAST_SPREAD), moving=False))
