@@ -31,7 +31,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # They train agents or fit jointly, more than once.
 _LONG = {"README.md", "docs/howto/sb3.md", "docs/howto/trajectories.md", "docs/tutorial.md"}
 # The README's training run, shorter: what it shows is measured by benchmarks/flagship.py.
-_SHORTER = ("learn(128_000,", "learn(12_288,")
+_SHORTER = ("learn(128_000,", "learn(4_096,")
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<remark>[^\n]*?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,

@@ -113,9 +113,9 @@ def test_ten_lines_or_three_commands_from_nothing_to_a_report(tmp_path: Path) ->
     assert block is not None
     lines = [line for line in block[1].splitlines() if line.strip()]
     assert len(lines) <= 10
-    # A tenth of the training; what all of it shows is measured by benchmarks/flagship.py.
+    # Two updates of the training; what all of it shows is measured by benchmarks/flagship.py.
     assert "learn(128_000," in block[1]
-    (tmp_path / "train.py").write_text(block[1].replace("learn(128_000,", "learn(12_288,"))
+    (tmp_path / "train.py").write_text(block[1].replace("learn(128_000,", "learn(4_096,"))
     printed = run("train.py", cwd=tmp_path)
     assert "alive" in printed and (tmp_path / "report.html").is_file()
     commands = re.findall(r"^    (python|logel) (.*?)(?: +#.*)?$", section, re.MULTILINE)

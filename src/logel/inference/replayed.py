@@ -206,7 +206,8 @@ def _fitted(
     for loss, ensemble, centre in tried:
         if loss <= least + _AS_GOOD:
             fit = fit_replay(ensemble, centre)
-            if fit.excess > _STUCK or not _explains(fit, course):
+            enough = len(course) >= ENOUGH_STEPS
+            if enough and (fit.excess > _STUCK or not _explains(fit, course)):
                 # Other random numbers, and from where the first fit ended.
                 again = _ensemble(watched, method, course, ensemble.learner, watched.seed + 1)
                 second = fit_replay(again, searched(again, _start(again, fit.weights))[0])

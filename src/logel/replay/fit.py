@@ -25,10 +25,10 @@ _DAMPING = (1e-3, 0.1, 1.0)
 _FIRST_SPREAD, _LAST_SPREAD = 0.15, 0.1
 # Early steps over which members move, before all steps are asked with members that keep still.
 _MOVING_STEPS = 12
-# Replayed steps that passages must have together, and the most passages: every one has critics and
-# orders of its own, which count less the more there are (on development seeds three passages of 13
-# steps had three quarters of one's error).
-_ENOUGH_STEPS, _MOST = 36, 6
+# Replayed steps that passages must have together, unless there are so many passages, and the most
+# that are made: every one has critics and orders of its own, which count less the more there are
+# (on development seeds three passages of 13 steps had three quarters of one's error).
+_ENOUGH_STEPS, _ENOUGH, _MOST = 36, 3, 6
 # One whose centre was farther from the answer than so many of its spreads (squared, per weight)
 # does not count; nor does a centre move farther at once.
 _NEAR = 2.0
@@ -80,7 +80,7 @@ def fit_replay(ensemble: Ensemble, centre: Float) -> ReplayFit:
         passages.append(ensemble.passed(centre, _spread(centre, _LAST_SPREAD), moving=False))
         found, _ = solved([one for one in passages if one.distance(centre) < _NEAR])
         near = [one for one in passages if one.distance(found) < _NEAR]
-        if len(near) * m >= _ENOUGH_STEPS:
+        if len(near) >= _ENOUGH or len(near) * m >= _ENOUGH_STEPS:
             break
         centre = centre + (found - centre) / max(1.0, passages[-1].distance(found) / _NEAR) ** 0.5
     logger.info("replay: %d of %d passages are near", len(near), len(passages))
@@ -140,6 +140,17 @@ def _loss(passage: Passage) -> float:
 
 def solved(passages: Sequence[Passage]) -> tuple[Float, Float]:
     """Weights that passages together speak for, in units of the features' scale; covariance."""
+    found, covariance = _jointly(passages)
+    if len(passages) > 1:
+        # Passages see the same steps: what they differ by is our own chance, which steps that are
+        # left out in turn do not show.
+        apart = np.stack([_jointly([one])[0] for one in passages]) - found
+        covariance = covariance + apart.T @ apart / (len(passages) * (len(passages) - 1))
+    return found, covariance
+
+
+def _jointly(passages: Sequence[Passage]) -> tuple[Float, Float]:
+    """The same, as if chance were the same in all passages."""
     q, m = len(passages[0].centre), len(passages[0].steps)
     parts, pulls, noise = np.zeros((m, q, q)), np.zeros((m, q)), np.zeros((q, q))
     for one in passages:
