@@ -1,7 +1,8 @@
 """The README's training run with other seeds: does it show what the README says, and how long?
 
-    python -m benchmarks.flagship --seeds 10                # half an hour on one core
+    python -m benchmarks.flagship --seeds 10                # three minutes on one core
     python -m benchmarks.flagship --first-seed 1000 --seeds 2 --threads 2
+    python -m benchmarks.flagship --ppo                     # PPO as its class sets it, one copy
 
 Runs the README's own lines, each seed in a process and a folder of its own: CartPole pays for being
 alive and for nothing else, so the interval of `alive` must exclude zero and the others include it.
@@ -23,6 +24,8 @@ from benchmarks.report import Check, report
 from logel.threads import ONE_THREAD
 
 README = Path(__file__).resolve().parents[1] / "README.md"
+# In place of the README's learner.
+_PPO = 'from stable_baselines3 import PPO; model = PPO("MlpPolicy", "CartPole-v1", seed=0)'
 # What is measured around the README's lines, which know of nothing.
 _CLOCK = "import time; _at = [time.perf_counter()]"
 _MARK = "_at.append(time.perf_counter())"
@@ -33,14 +36,15 @@ _SAY = (
 )
 
 
-def lines(seed: int) -> str:
+def lines(seed: int, *, ppo: bool) -> str:
     """The README's block that records a training run, with a seed and clocks."""
     blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     (block,) = [text for text in blocks if "HistoryRecorder(" in text]
     result: list[str] = []
-    for line in block.replace("seed=0", f"seed={seed}").splitlines():
+    for line in block.splitlines():
         if line.startswith("model ="):
-            result.append(_CLOCK)
+            result += [_CLOCK, (_PPO if ppo else line).replace("seed=0", f"seed={seed}")]
+            continue
         if line.startswith("estimate ="):
             result += [_MARK, line, _MARK]
             continue
@@ -48,12 +52,12 @@ def lines(seed: int) -> str:
     return "\n".join([*result, _SAY])
 
 
-def measured(seed: int, threads: int | None) -> dict[str, Any]:
+def measured(seed: int, threads: int | None, *, ppo: bool) -> dict[str, Any]:
     """What the run with one seed says."""
     number = {} if threads is None else dict.fromkeys(ONE_THREAD, str(threads))
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-c", lines(seed)],
+            [sys.executable, "-c", lines(seed, ppo=ppo)],
             cwd=folder,
             env={**os.environ, **number},
             capture_output=True,
@@ -77,10 +81,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--threads", type=int, help="of torch and BLAS; else their own number")
+    parser.add_argument("--ppo", action="store_true", help="PPO instead of the README's learner")
     options = parser.parse_args()
     good, slower = 0, []
     for seed in range(options.first_seed, options.first_seed + options.seeds):
-        found = measured(seed, options.threads)
+        found = measured(seed, options.threads, ppo=options.ppo)
         good += right(found["ends"])
         slower.append(found["inference"] / found["training"])
         shown = "  ".join(

@@ -29,7 +29,7 @@ from logel.inference.replayed import ORDINARY, _fit_of
 from logel.inference.status import Status
 from logel.learners import audit
 from logel.learners.audit import LEARNERS, Trained
-from logel.replay.ensemble import StepFit
+from logel.replay.ensemble import StepShare
 from logel.replay.fit import ReplayFit
 from logel.replay.learner import OneByOne
 from logel.report.page_course import replay_verdict
@@ -110,7 +110,7 @@ def test_lengths_are_roots_of_twice_the_divergence(
 
 def test_a_step_that_did_not_move_has_no_share_explained() -> None:
     nothing = np.zeros((1, 1))
-    still = StepFit(nothing, nothing[0], nothing, 1e290, 1e290, 0.0, moved=1e-150, predicted=0.1)
+    still = StepShare(unexplained=1e290, scatter=1e290, cosine=0.0, moved=1e-150, predicted=0.1)
     gone = replace(still, unexplained=0.2, scatter=0.1, cosine=0.9, moved=0.5, predicted=0.4)
     fit = _fit_of(ReplayFit(nothing[0], nothing, 1, [still, gone], nothing[0]), 3)
     np.testing.assert_array_equal(fit.explained, [np.nan, 0.8, np.nan])

@@ -216,3 +216,4 @@ def test_a_network_of_the_same_size_that_is_another_is_refused(recorded: Path) -
     relu = replace(silent, metadata={"policy": {"hidden": None}})
     with pytest.raises(OptionError, match="not a plain network with tanh"):
         choose_policy(relu, "mlp")
+    assert choose_policy(relu, "mlp", known=False) == usual, "clones may be of any family"

@@ -48,7 +48,8 @@ def test_rollouts_go_on_where_the_last_one_ended() -> None:
     np.testing.assert_array_equal(second.lengths, [1, 1])
     np.testing.assert_array_equal(second.terminated, [True, False])
     np.testing.assert_array_equal(second.last_observations, [[100.0], [1.0]])
-    np.testing.assert_array_equal(second.features[:, 0], [2, 0])  # type: ignore[index]
+    assert second.features is not None
+    np.testing.assert_array_equal(second.features[:, 0], [2, 0])
 
 
 def test_all_episodes_of_a_half_are_seen_equally_often_and_no_others() -> None:

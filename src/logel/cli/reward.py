@@ -61,7 +61,7 @@ def infer(
     from logel.inference.replayed import replay_might_apply
     from logel.policies.choose import choose_policy
 
-    family = choose_policy(loaded, policy, device=device)
+    family = choose_policy(loaded, policy, known=not clone, device=device)
     with progress_bars(quiet or json_output, verbose=verbose) as report:
         estimate = infer_reward(
             loaded,

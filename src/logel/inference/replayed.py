@@ -180,9 +180,10 @@ class _Fitted:
         """Whether more is left unexplained than other random numbers would change."""
         return self.convincing is None and self.fit.excess > _STUCK
 
-    def explains(self, course: Course) -> bool:
+    @property
+    def explains(self) -> bool:
         """Whether what can be explained is."""
-        return _explains(self.fit, course) if self.convincing is None else self.convincing
+        return _explains(self.fit) if self.convincing is None else self.convincing
 
 
 def _fitted(
@@ -207,7 +208,7 @@ def _fitted(
         if loss <= least + _AS_GOOD:
             fit = fit_replay(ensemble, centre)
             enough = len(course) >= ENOUGH_STEPS
-            if enough and (fit.excess > _STUCK or not _explains(fit, course)):
+            if enough and (fit.excess > _STUCK or not _explains(fit)):
                 # Other random numbers, and from where the first fit ended.
                 again = _ensemble(watched, method, course, ensemble.learner, watched.seed + 1)
                 second = fit_replay(again, searched(again, _start(again, fit.weights))[0])
@@ -273,7 +274,7 @@ def _found(
 ) -> Found:
     """Weights of the fits together, or of the other rule where they explain too little."""
     best, m = fits[0].fit, len(course)
-    sure = [one for one in fits if one.explains(course)]
+    sure = [one for one in fits if one.explains]
     words = _words(watched, course, fits)
     if not sure or m < ENOUGH_STEPS:
         return _fallen_back(watched, method, best, gauge, other, words)
@@ -312,11 +313,10 @@ def _stuck_note(fit: ReplayFit) -> tuple[str, ...]:
     )
 
 
-def _explains(fit: ReplayFit, course: Course) -> bool:
+def _explains(fit: ReplayFit) -> bool:
     """Whether replay explains what can be explained: more than half of what is no noise."""
     sizes = np.array([step.moved**2 for step in fit.steps])
-    often = 1.0 if course.own else 2.0
-    noise = np.array([min(often * step.scatter, 0.9) for step in fit.steps])
+    noise = np.array([min(step.scatter, 0.9) for step in fit.steps])
     return fit.explained > _ENOUGH * float((sizes * (1 - noise)).sum() / sizes.sum())
 
 

@@ -20,10 +20,13 @@ from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 _HIDDEN = (64, 64)
 
 
-def choose_policy(history: LearningHistory, family: str, *, device: str = "cpu") -> Policy:
+def choose_policy(
+    history: LearningHistory, family: str, *, known: bool = True, device: str = "cpu"
+) -> Policy:
     """A policy family that fits a history's observations and actions.
 
-    `auto` takes tables for discrete observations and networks otherwise.
+    `auto` takes tables for discrete observations and networks otherwise. If recorded parameters
+    are to be used (`known`), a network that cannot be the recorded one is refused.
     """
     _check_device(device)
     if family not in ("auto", "tabular", "linear", "mlp"):
@@ -34,7 +37,8 @@ def choose_policy(history: LearningHistory, family: str, *, device: str = "cpu")
         family = "tabular" if tabular and signature.discrete_actions else "mlp"
     family_of = _discrete_policy if signature.discrete_actions else _continuous_policy
     policy = family_of(history, family, math.prod(signature.observation_shape), device)
-    _check_alike(history, policy)
+    if known:
+        _check_alike(history, policy)
     return policy
 
 

@@ -70,14 +70,11 @@ class Course:
         return np.where(deviation > 1e-9 * size, deviation, np.where(size > 0, size, 1.0))
 
 
-@dataclass(frozen=True, eq=False)
-class StepFit:
-    """What one step says about the weights, in a linear model around the ensemble's centre.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StepShare:
+    """How well one step is explained.
 
     Attributes:
-        gram: Effects of the weights on the movement, multiplied with themselves, (q, q).
-        pull: Those effects times what the centre leaves unexplained, (q,).
-        noise: Covariance of `pull`, (q, q).
         unexplained: Share of the squared movement that the centre leaves.
         scatter: Share that members differ by for other reasons than their weights.
         cosine: Between the movement at the centre and the observed one.
@@ -85,14 +82,26 @@ class StepFit:
         predicted: Length of the movement at the centre.
     """
 
-    gram: Float
-    pull: Float
-    noise: Float
     unexplained: float
     scatter: float
     cosine: float
     moved: float
     predicted: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StepFit(StepShare):
+    """What one step says about the weights, in a linear model around the ensemble's centre.
+
+    Attributes:
+        gram: Effects of the weights on the movement, multiplied with themselves, (q, q).
+        pull: Those effects times what the centre leaves unexplained, (q,).
+        noise: Covariance of `pull`, (q, q).
+    """
+
+    gram: Float
+    pull: Float
+    noise: Float
 
     @property
     def gain(self) -> Float:
@@ -269,7 +278,7 @@ class _Members:
         self.precision = np.asarray(np.linalg.inv(covariance), dtype=float)
 
     def replayed(self, t: int, weights: Float) -> Float:
-        """Movements of all members by the updates that follow stage t; they carry on from it."""
+        """Movements of all members by the update that follows stage t; they carry on from it."""
         course, learner = self.ensemble.course, self.ensemble.learner
         batch = course.batches[t]
         theta = torch.as_tensor(course.parameters[t]).to(batch.inputs)
@@ -277,11 +286,8 @@ class _Members:
         raw = torch.as_tensor(weights / self.ensemble.scale).to(batch.features)
         rewards = raw @ batch.features.T
         with torch.no_grad():
-            for _ in range(course.n_updates):
-                parameters, self.state = learner.update(
-                    parameters, self.state, batch, rewards, self.rng
-                )
-            return course.movements[t].to(parameters)
+            after, self.state = learner.update(parameters, self.state, batch, rewards, self.rng)
+            return course.movements[t].to(after)
 
     def taken(self, t: int) -> StepFit:
         """Let all members make the step, and see what it says about the centre."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logel.replay.ensemble import MISFIT, Ensemble, Passage, StepFit
+from logel.replay.ensemble import MISFIT, Ensemble, Passage, StepShare
 from logel.types import Float
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class ReplayFit:
     weights: Float
     covariance: Float
     freedom: int
-    steps: list[StepFit]
+    steps: Sequence[StepShare]
     trace: Float
 
     @property

@@ -30,7 +30,7 @@ from logel.replay.crossed import (
     positive,
     unit_movements,
 )
-from logel.replay.ensemble import Course, StepFit
+from logel.replay.ensemble import Course, StepShare
 from logel.replay.fit import ReplayFit
 from logel.replay.learner import Learner
 from logel.replay.movement import Movement, spread_rows
@@ -328,7 +328,7 @@ def _last(replay: FreshReplay, chart: _Chart, rounds: Sequence[_Round]) -> Fresh
     known = _spread(moments) + _between(replay, chart, rounds)
     covariance = directions @ known @ directions.T
     weights = weights / replay.scale
-    steps = _steps(replay, moments, rounds[-1].moved[0])
+    steps = _steps(replay, rounds[-1].moved[0])
     trace = np.array([np.mean(np.log([step.unexplained + 1e-12 for step in steps]))])
     fit = ReplayFit(weights, covariance, max(m - 1, 1), steps, trace)
     return FreshFit(fit, _convincing(moments, replay.seed))
@@ -345,17 +345,14 @@ def _spread(moments: Moments) -> Float:
     return np.asarray(inverse @ (meat + prior) @ inverse)
 
 
-def _steps(replay: FreshReplay, moments: Moments, middle: Float) -> list[StepFit]:
+def _steps(replay: FreshReplay, middle: Float) -> list[StepShare]:
     """For the report: how much of each step's direction the centre explains; middle (2, m, D)."""
     metric = replay.metric()
     mean, seen = unit_movements(metric.seen(middle).mean(axis=0)), metric.seen(replay.observed)
     lengths = np.linalg.norm(middle.mean(axis=0), axis=1)
     cosines = (mean * seen).sum(axis=1)
     return [
-        StepFit(
-            gram=moments.gram[t],
-            pull=moments.pull[t],
-            noise=positive(moments.gram[t]),
+        StepShare(
             unexplained=float(1 - max(cosines[t], 0.0) ** 2),
             scatter=float(1 / metric.weight[t]),
             cosine=float(cosines[t]),
