@@ -80,8 +80,8 @@ class Method:
             so only the hopeless go.
 
         n_stages: Replay: steps that are replayed, the first ones of the history.
-        n_members: Replay: copies of the learner that learn side by side; None is 12, or more for
-            many features.
+        n_fates: Replay: other critics' beginnings and orders of minibatches that all candidates
+            learn under; more of them tell the learner's own chance better.
     """
 
     coordinates: Coordinates | str = Coordinates.PARAMETERS
@@ -112,7 +112,7 @@ class Method:
     heats: tuple[tuple[int, float], ...] = ((4, 150.0), (3, 30.0), (10, 0.0))
 
     n_stages: int = 25
-    n_members: int | None = None
+    n_fates: int = 4
 
     def __post_init__(self) -> None:
         kinds: dict[str, type[Choice]] = {
@@ -160,10 +160,10 @@ class Method:
         for name, least in (("max_iterations", 1), ("n_groups", 0), ("n_draws", 2)):
             if getattr(self, name) < least:
                 raise OptionError(f"{name} must be at least {least}, but is {getattr(self, name)}")
-        if self.n_stages < 1 or (self.n_members is not None and self.n_members < 4):
+        if self.n_stages < 1 or self.n_fates < 2:
             raise OptionError(
-                f"replay needs at least one step and four members, not {self.n_stages} and "
-                f"{self.n_members}"
+                f"replay needs at least one step and two fates, not {self.n_stages} and "
+                f"{self.n_fates}"
             )
         for name in ("trace", "pool"):
             if not 0 <= getattr(self, name) <= 1:

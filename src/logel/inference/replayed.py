@@ -26,11 +26,13 @@ from logel.inference.watched import Watched, naming
 from logel.policies.base import Policy
 from logel.policies.layers import LayeredPolicy
 from logel.replay.batch import Batch
-from logel.replay.ensemble import Course, Ensemble
-from logel.replay.fit import ReplayFit, fit_replay, searched
+from logel.replay.course import Course
+from logel.replay.fates import Replay
+from logel.replay.fit import ReplayFit, fit_replay
 from logel.replay.fresh import FreshReplay, fit_fresh
 from logel.replay.learner import Learner, StackedLearner
 from logel.replay.movement import Movement
+from logel.replay.search import searched
 from logel.types import Float
 
 logger = logging.getLogger(__name__)
@@ -194,26 +196,27 @@ def _fitted(
     guess: Float,
 ) -> list[_Fitted]:
     """Fits with all learners that explain the first steps about equally well, best first."""
-    if not course.own or course.n_updates > 1:
+    if not course.known:
         return _fitted_fresh(watched, course, learners, guess)
     tried = []
     for learner in learners:
-        ensemble = _ensemble(watched, method, course, learner, watched.seed)
-        centre, loss = searched(ensemble, _start(ensemble, guess))
+        replay = _replay(watched, course, learner, watched.seed)
+        centre, loss = searched(replay, _start(replay, guess))
         logger.info("%s: loss %.3f on the first steps", learner.words, loss)
-        tried.append((loss, ensemble, centre))
+        tried.append((loss, replay, centre))
     least = min(loss for loss, _, _ in tried)
     fits = []
-    for loss, ensemble, centre in tried:
+    for loss, replay, centre in tried:
         if loss <= least + _AS_GOOD:
-            fit = fit_replay(ensemble, centre)
+            fit = fit_replay(replay, centre, method.n_fates)
             enough = len(course) >= ENOUGH_STEPS
             if enough and (fit.excess > _STUCK or not _explains(fit)):
                 # Other random numbers, and from where the first fit ended.
-                again = _ensemble(watched, method, course, ensemble.learner, watched.seed + 1)
-                second = fit_replay(again, searched(again, _start(again, fit.weights))[0])
+                again = _replay(watched, course, replay.learner, watched.seed + 1)
+                start = searched(again, _start(again, fit.weights))[0]
+                second = fit_replay(again, start, method.n_fates)
                 fit = max(fit, second, key=lambda one: one.explained)
-            fits.append(_Fitted(fit, ensemble.learner, loss))
+            fits.append(_Fitted(fit, replay.learner, loss))
     return sorted(fits, key=lambda one: -one.fit.explained)
 
 
@@ -239,21 +242,13 @@ def _fitted_fresh(
     return [max(fits, key=lambda one: one.fit.explained)]
 
 
-def _ensemble(
-    watched: Watched, method: Method, course: Course, learner: Learner, seed: int
-) -> Ensemble:
-    members = method.n_members or n_members(course.batches[0].features.shape[1])
-    return Ensemble(course, learner, n_members=members, seed=seed, progress=watched.report)
+def _replay(watched: Watched, course: Course, learner: Learner, seed: int) -> Replay:
+    return Replay(course, learner, seed=seed, progress=watched.report)
 
 
-def n_members(n_features: int) -> int:
-    """How many copies tell the effects of so many features apart, and what is chance besides."""
-    return max(12, 2 * n_features + 6)
-
-
-def _start(ensemble: Ensemble, guess: Float) -> Float:
+def _start(replay: Replay, guess: Float) -> Float:
     """A guess as a direction in units of the features' scale, (1, q)."""
-    start = guess * ensemble.scale
+    start = guess * replay.scale
     size = np.linalg.norm(start)
     if size == 0:
         return np.full((1, len(guess)), len(guess) ** -0.5)
@@ -309,7 +304,7 @@ def _mean(fits: Sequence[_Fitted], shares: Float, gauge: Gauge) -> Float:
 def _stuck_note(fit: ReplayFit) -> tuple[str, ...]:
     return (
         f"replay left {fit.excess:.0f} times as much unexplained as other minibatches would "
-        "change: the fit is stuck; try another seed, or more members",
+        "change: the fit is stuck; try another seed, or more fates",
     )
 
 

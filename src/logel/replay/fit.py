@@ -1,4 +1,4 @@
-"""From an ensemble's passages to weights: which passages, when to stop, how sure to be."""
+"""From passages under many fates to weights: where to look, when to stop, how sure to be."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logel.replay.ensemble import MISFIT, Ensemble, Passage, StepShare
+from logel.replay.course import Passage, StepShare
+from logel.replay.fates import MISFIT, Replay
+from logel.replay.search import best_scale
 from logel.types import Float
 
 logger = logging.getLogger(__name__)
 
-# Steps that starts are compared on, and those of the search.
-_FIRST, _EARLY = 3, 5
-# Scales of the reward that are tried: it enters through gradient clipping and the critic's pace.
-_SCALES = (0.1, 0.3, 1.0, 3.0)
-# Directions tried beside the given starts; rounds of the search; how far its members are spread at
-# first and at last; by how much a step must be explained better for a round to count.
-_RANDOM, _ROUNDS, _WIDE, _NARROW, _BETTER = 4, 8, 0.4, 0.09, 0.03
-_DAMPING = (1e-3, 0.1, 1.0)
-# Spread of the members in the first passage and in later ones, relative to the weights' length.
-_FIRST_SPREAD, _LAST_SPREAD = 0.15, 0.1
-# Early steps over which members move, before all steps are asked with members that keep still.
-_MOVING_STEPS = 12
-# Replayed steps that passages must have together, unless there are so many passages, and the most
-# that are made: every one has critics and orders of its own, which count less the more there are
-# (on development seeds three passages of 13 steps had three quarters of one's error).
-_ENOUGH_STEPS, _ENOUGH, _MOST = 36, 3, 6
-# One whose centre was farther from the answer than so many of its spreads (squared, per weight)
-# does not count; nor does a centre move farther at once.
+# Steps of the first round, before all are asked; candidates' distance from the first centre there,
+# relative to its length.
+_EARLY, _WIDE = 12, 0.15
+# Share of a step's movement that a candidate's distance from the centre makes, once effects are
+# known; and the most it may be, relative to the weights' length, where effects are small.
+_EFFECT, _FARTHEST = 0.3, 0.3
+# Fates of the rounds on the way; the most rounds over all steps; those before which other scales of
+# the reward are tried.
+_FEW, _ROUNDS, _RESCALED = 4, 7, (0, 1)
+# The most that a round shifts the centre by: in shares of the movement, and of its length. Below
+# the last (a share of the movement) it has arrived.
+_MOST, _LONGEST, _ARRIVED = 0.5, 0.5, 0.05
+# Replayed steps, times fates, that final passages have together, unless there are so many.
+_ENOUGH_STEPS, _PASSAGES = 150, (2, 4)
+# A passage whose centre was farther from the answer than so many of its spreads (squared, per
+# weight) does not count.
 _NEAR = 2.0
 
 
@@ -61,77 +61,76 @@ class ReplayFit:
 
     @property
     def excess(self) -> float:
-        """What is left unexplained, over what other minibatches and critics would change."""
+        """What is left unexplained, over what other fates would change."""
         return float(np.median([step.unexplained / (step.scatter + MISFIT) for step in self.steps]))
 
 
-def fit_replay(ensemble: Ensemble, centre: Float) -> ReplayFit:
-    """Fit weights from a good guess (q,), in units of the features' scale.
+def fit_replay(replay: Replay, centre: Float, n_fates: int) -> ReplayFit:
+    """Fit weights from a guess (q,), in units of the features' scale.
 
-    Each passage says where the weights are as far as its own random numbers let it; those that
-    began near enough are put together.
+    Gauss and Newton: over the first steps, which tell the rough direction, then over all, until
+    rounds say no more than chance; then again with more fates, put together.
     """
-    m = len(ensemble.course)
-    first = _spread(centre, _FIRST_SPREAD)
-    # A quarter of it keeps the regressions of later steps solvable.
-    moving = ensemble.passed(centre, first, narrowest=0.25 * _FIRST_SPREAD, n_steps=_MOVING_STEPS)
-    centre, passages = moving.centre, []
-    for _ in range(_MOST):
-        passages.append(ensemble.passed(centre, _spread(centre, _LAST_SPREAD), moving=False))
+    m = len(replay.course)
+    centre, root, trace = _approached(replay, centre)
+    passages: list[Passage] = []
+    least, most = _PASSAGES
+    for _ in range(most):
+        passages.append(replay.passed(centre, root, n_fates, m))
+        trace.append(_loss(passages[-1]))
         found, _ = solved([one for one in passages if one.distance(centre) < _NEAR])
         near = [one for one in passages if one.distance(found) < _NEAR]
-        if len(near) >= _ENOUGH or len(near) * m >= _ENOUGH_STEPS:
+        if len(near) >= least and len(near) * m * n_fates >= _ENOUGH_STEPS:
             break
         centre = centre + (found - centre) / max(1.0, passages[-1].distance(found) / _NEAR) ** 0.5
+        root = _root(passages[-1], centre, replay.usual)
     logger.info("replay: %d of %d passages are near", len(near), len(passages))
     found, covariance = solved(near or passages[-1:])
-    trace = np.array([_loss(passage) for passage in [moving, *passages]])
     logger.info("replay: unexplained, passage by passage: %s", np.exp(trace).round(4))
     return ReplayFit(
-        weights=found / ensemble.scale,
-        covariance=covariance / np.outer(ensemble.scale, ensemble.scale),
+        weights=found / replay.scale,
+        covariance=covariance / np.outer(replay.scale, replay.scale),
         freedom=max(m - 1, 1),
         steps=passages[-1].steps,
-        trace=trace,
+        trace=np.array(trace),
     )
 
 
-def searched(ensemble: Ensemble, starts: Float) -> tuple[Float, float]:
-    """Weights that explain the first steps well, and their loss per step.
-
-    Levenberg and Marquardt, from several starts: guesses (C, q) of the direction, in units of the
-    features' scale, and random ones.
-
-    The steps of one round are compared with the same random numbers, and only what explains the
-    steps better is taken.
-    """
-    n_steps = min(_EARLY, len(ensemble.course))
-    q = starts.shape[1]
-    rng = np.random.default_rng([ensemble.seed, 11])
-    random = rng.standard_normal((_RANDOM, q))
-    random /= np.linalg.norm(random, axis=1, keepdims=True)
-    first = np.concatenate([starts, random])
-    tried = ensemble.compared(np.concatenate([s * first for s in _SCALES]), min(_FIRST, n_steps))
-    centre, proposals, spread = tried.best, np.zeros((0, q)), _WIDE
-    for _ in range(_ROUNDS):
-        # Pairs on both sides, along the axes of a random turn.
-        turn = np.linalg.qr(rng.standard_normal((q, q)))[0] * spread * np.linalg.norm(centre)
-        scales = centre * np.array([[0.6], [1.6]])
-        members = np.concatenate([centre[None], proposals, scales, centre + turn, centre - turn])
-        tried = ensemble.compared(members, n_steps)
-        logger.info("replay: losses %.3f -> %.3f", tried.losses[0], tried.losses.min())
-        better = tried.losses[0] - tried.losses.min()
-        centre = tried.best
-        proposals = tried.proposals(ensemble.course.observed, ensemble.usual, _DAMPING)
-        if better < _BETTER * n_steps:
-            spread = 0.5 * spread
-            if spread < _NARROW:
-                break
-    return centre, float(tried.losses.min()) / n_steps
+def _approached(replay: Replay, centre: Float) -> tuple[Float, Float, list[float]]:
+    """A centre near the answer, a root of the candidates' covariance there, and the way's trace."""
+    m, q = len(replay.course), len(centre)
+    root = _WIDE * float(np.linalg.norm(centre)) / np.sqrt(q) * np.eye(q)
+    trace: list[float] = []
+    for number, n_steps in enumerate([min(_EARLY, m), *[m] * _ROUNDS]):
+        if number in _RESCALED:
+            factor = best_scale(replay, centre)
+            centre, root = factor * centre, factor * root
+        passage = replay.passed(centre, root, _FEW, n_steps)
+        trace.append(_loss(passage))
+        found, _ = solved([passage])
+        shift = found - centre
+        effect = np.sqrt(float(shift @ _information(passage, replay.usual) @ shift))
+        length = float(np.linalg.norm(shift) / np.linalg.norm(centre))
+        centre = centre + shift / max(1.0, effect / _MOST, length / _LONGEST)
+        root = _root(passage, centre, replay.usual)
+        logger.info("replay: %s, shifted by %.3f", centre.round(3), effect)
+        if number > 1 and effect < _ARRIVED:
+            break
+    return centre, root, trace
 
 
-def _spread(centre: Float, spread: float) -> Float:
-    return np.asarray((spread * np.linalg.norm(centre)) ** 2 * np.eye(len(centre)))
+def _information(passage: Passage, usual: float) -> Float:
+    """Share of a step's squared movement that weights make, on average, (q, q)."""
+    parts = [step.gram / (step.moved**2 + usual) for step in passage.steps]
+    return np.asarray(np.mean(parts, axis=0))
+
+
+def _root(passage: Passage, centre: Float, usual: float) -> Float:
+    """Candidates that differ by about as much of the movement in all directions."""
+    values, vectors = np.linalg.eigh(_information(passage, usual))
+    longest = (_FARTHEST * np.linalg.norm(centre)) ** 2
+    variances = np.minimum(_EFFECT**2 / np.maximum(values, 1e-300), longest) / len(centre)
+    return np.asarray(vectors * np.sqrt(variances))
 
 
 def _loss(passage: Passage) -> float:

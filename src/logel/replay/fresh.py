@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from logel.replay.batch import Batch
+from logel.replay.course import Course, StepShare
 from logel.replay.crossed import (
     SCALE_PRECISION,
     SMALL,
@@ -30,7 +31,6 @@ from logel.replay.crossed import (
     positive,
     unit_movements,
 )
-from logel.replay.ensemble import Course, StepShare
 from logel.replay.fit import ReplayFit
 from logel.replay.learner import Learner
 from logel.replay.movement import Movement, spread_rows

@@ -1,0 +1,120 @@
+"""What is replayed, and what one replayed step says about the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from logel.replay.batch import Batch
+from logel.replay.movement import Movement
+from logel.types import Float
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """What is replayed: m steps of a learner.
+
+    Attributes:
+        batches: Of the stages before each step.
+        parameters: Policies' parameters, (m + 1, d).
+        movements: From each stage's policy.
+        observed: Where the learner went, one row per step.
+        own: Whether the learner learnt from these very episodes.
+        n_updates: Updates from a stage to the next.
+    """
+
+    batches: Sequence[Batch]
+    parameters: Float
+    movements: Sequence[Movement]
+    own: bool = True
+    n_updates: int = 1
+    observed: Sequence[Float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        rows = torch.as_tensor(self.parameters)
+        seen = [move.to(rows[t + 1 : t + 2])[0] for t, move in enumerate(self.movements)]
+        object.__setattr__(self, "observed", seen)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def known(self) -> bool:
+        """Whether all that the learner learnt from is here."""
+        return self.own and self.n_updates == 1
+
+    @property
+    def scale(self) -> Float:
+        """Deviation of each feature over all steps (its size, if it is constant), (q,)."""
+        rows = np.concatenate([batch.features.double().cpu().numpy() for batch in self.batches])
+        deviation, size = rows.std(axis=0), np.abs(rows).mean(axis=0)
+        # What hardly varies is a constant with rounding.
+        return np.where(deviation > 1e-9 * size, deviation, np.where(size > 0, size, 1.0))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StepShare:
+    """How well one step is explained.
+
+    Attributes:
+        unexplained: Share of the squared movement that the centre leaves.
+        scatter: Share that fates differ by.
+        cosine: Between the movement at the centre and the observed one.
+        moved: Length of the observed movement.
+        predicted: Length of the movement at the centre.
+    """
+
+    unexplained: float
+    scatter: float
+    cosine: float
+    moved: float
+    predicted: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StepFit(StepShare):
+    """What one step says about the weights, in a linear model around a passage's centre.
+
+    Attributes:
+        gram: Effects of the weights on the movement, multiplied with themselves, (q, q).
+        pull: Those effects times what the centre leaves unexplained, (q,).
+        noise: Covariance of `pull`, (q, q).
+    """
+
+    gram: Float
+    pull: Float
+    noise: Float
+
+    @property
+    def gain(self) -> Float:
+        """What turns a pull into information: gram / noise, (q, q)."""
+        return np.asarray(np.linalg.solve(self.noise, self.gram).T, dtype=float)
+
+
+@dataclass(frozen=True, eq=False)
+class Passage:
+    """One way along the history, all candidates around one centre.
+
+    Attributes:
+        centre: Weights in units of the features' scale, (q,).
+        root: Of the candidates' covariance around it, (q, q).
+        steps: What each step says.
+    """
+
+    centre: Float
+    root: Float
+    steps: list[StepFit]
+
+    @property
+    def precision(self) -> Float:
+        """Of the candidates around the centre, (q, q)."""
+        inverse = np.linalg.inv(self.root)
+        return np.asarray(inverse.T @ inverse)
+
+    def distance(self, weights: Float) -> float:
+        """Squared distance of weights from the centre, in spreads, per weight."""
+        off = np.linalg.solve(self.root, weights - self.centre)
+        return float(off @ off) / len(off)

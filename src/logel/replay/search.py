@@ -1,0 +1,153 @@
+"""The first answer: rewards all over the sphere tried on the first steps, and better ones proposed.
+
+Levenberg and Marquardt, all candidates of a round under the same fate. What explains the first
+steps need not be what explains all, but it is near enough to begin with.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from logel.replay.fates import MISFIT, Fates, Replay
+from logel.types import Float
+
+logger = logging.getLogger(__name__)
+
+# Steps that starts are compared on, and those of the search.
+_FIRST, _EARLY = 3, 5
+# Scales of the reward that are tried: it enters through gradient clipping and the critic's pace.
+_SCALES = (0.1, 0.3, 1.0, 3.0)
+# Directions tried beside the given starts; rounds of the search; how far its members are spread at
+# first and at last; by how much a step must be explained better for a round to count.
+_RANDOM, _ROUNDS, _WIDE, _NARROW, _BETTER = 4, 8, 0.4, 0.09, 0.03
+_DAMPING = (1e-3, 0.1, 1.0)
+# Scales that all steps are asked about.
+_FACTORS = (0.15, 0.25, 0.4, 0.63, 1.0, 1.6, 2.5)
+
+
+def searched(replay: Replay, starts: Float) -> tuple[Float, float]:
+    """Weights that explain the first steps well, and their loss per step.
+
+    Levenberg and Marquardt, from several starts: guesses (C, q) of the direction, in units of the
+    features' scale, and random ones.
+
+    The steps of one round are compared with the same random numbers, and only what explains the
+    steps better is taken.
+    """
+    n_steps = min(_EARLY, len(replay.course))
+    q = starts.shape[1]
+    rng = np.random.default_rng([replay.seed, 11])
+    random = rng.standard_normal((_RANDOM, q))
+    random /= np.linalg.norm(random, axis=1, keepdims=True)
+    first = np.concatenate([starts, random])
+    tried = _compared(replay, np.concatenate([s * first for s in _SCALES]), min(_FIRST, n_steps))
+    centre, proposals, spread = tried.best, np.zeros((0, q)), _WIDE
+    for _ in range(_ROUNDS):
+        # Pairs on both sides, along the axes of a random turn.
+        turn = np.linalg.qr(rng.standard_normal((q, q)))[0] * spread * np.linalg.norm(centre)
+        scales = centre * np.array([[0.6], [1.6]])
+        tried_next = np.concatenate([centre[None], proposals, scales, centre + turn, centre - turn])
+        tried = _compared(replay, tried_next, n_steps)
+        logger.info("replay: losses %.3f -> %.3f", tried.losses[0], tried.losses.min())
+        better = tried.losses[0] - tried.losses.min()
+        centre = tried.best
+        proposals = tried.proposals(replay.course.observed, replay.usual, _DAMPING)
+        if better < _BETTER * n_steps:
+            spread = 0.5 * spread
+            if spread < _NARROW:
+                break
+    return centre, float(tried.losses.min()) / n_steps
+
+
+def best_scale(replay: Replay, centre: Float) -> float:
+    """The factor by which a reward explains all steps best; one, if no other is clearly better.
+
+    The first steps say little about it: to them critics matter that nobody knows.
+    """
+    tried = np.array(_FACTORS)[:, None] * centre
+    fates, losses = Fates(replay, len(tried), 2), np.zeros(len(tried))
+    for t in range(len(replay.course)):
+        moved = fates.moved(t, tried[:, None])
+        losses += _loss(replay, t, moved).mean(axis=1)
+        replay.progress("scales", t + 1, len(replay.course))
+    logger.info("replay: losses by scale %s", losses.round(2))
+    best, here = int(np.argmin(losses)), _FACTORS.index(1.0)
+    better = losses[here] - losses[best] > _BETTER * len(replay.course)
+    return _FACTORS[best] if better else 1.0
+
+
+def _loss(replay: Replay, t: int, moved: Float) -> Float:
+    """How badly movements (..., D) explain a step."""
+    observed = replay.course.observed[t]
+    left = ((moved - observed) ** 2).sum(axis=-1)
+    return np.asarray(np.log1p(left / (observed @ observed + replay.usual) / (3 * MISFIT)))
+
+
+def _compared(replay: Replay, weights: Float, n_steps: int) -> Comparison:
+    """Replay the first steps with given weights (K, q), all under one fate."""
+    fates = Fates(replay, len(weights), 1)
+    losses, moved = np.zeros(len(weights)), []
+    for t in range(n_steps):
+        moved.append(fates.moved(t, weights[:, None])[:, 0])
+        losses += _loss(replay, t, moved[-1])
+        replay.progress("first guesses", t + 1, n_steps)
+    return Comparison(weights, losses, moved)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Weights that were tried with the same random numbers.
+
+    Attributes:
+        weights: (K, q).
+        losses: How badly they explain the steps, (K,).
+        moved: Movements (K, D) of every step.
+    """
+
+    weights: Float
+    losses: Float
+    moved: list[Float]
+
+    @property
+    def best(self) -> Float:
+        """The weights that explain the steps best."""
+        return np.asarray(self.weights[int(np.argmin(self.losses))])
+
+    def proposals(self, observed: Sequence[Float], usual: float, damping: Sequence[float]) -> Float:
+        """Where a regression around the best says better ones are, one row per damping.
+
+        Members near the best count more: the way between far ones is not straight.
+        """
+        centre = self.best
+        places = self.weights - centre
+        n, q = places.shape
+        distance = np.linalg.norm(places, axis=1)
+        # Twice as many as there are effects get full weight.
+        near = np.sort(distance)[min(2 * q, n - 1)] + 1e-300
+        weight = 1 / (1 + (distance / near) ** 4)
+        gram, pull = np.zeros((q, q)), np.zeros(q)
+        for moved, seen in zip(self.moved, observed, strict=False):
+            effects = _effects(moved, places, weight)
+            left = seen - moved[int(np.argmin(self.losses))]
+            size = seen @ seen + usual
+            # As the loss has it: what is explained badly counts less.
+            trust = 1 / (3 * MISFIT * size + left @ left)
+            gram += trust * effects @ effects.T
+            pull += trust * effects @ left
+        scale = np.diag(np.diag(gram) + 1e-9 * np.trace(gram))
+        shifts = np.stack([np.linalg.solve(gram + one * scale, pull) for one in damping])
+        length = np.linalg.norm(shifts, axis=1) / np.linalg.norm(centre)
+        return np.asarray(centre + shifts / np.maximum(length, 1.0)[:, None])
+
+
+def _effects(moved: Float, places: Float, weight: Float) -> Float:
+    """Movements (K, D) as a linear function of places (K, q): its slopes (q, D)."""
+    design = np.column_stack([np.ones(len(places)), places])
+    weighted = design.T * weight
+    square = weighted @ design
+    square += 1e-8 * np.diag(np.diag(square))
+    return np.asarray(np.linalg.solve(square, weighted @ moved))[1:]
