@@ -21,12 +21,14 @@ from benchmarks.report import Check, report
 from logel import MLPGaussian, Stage
 from logel.data.settings import LearnerSettings
 from logel.inference.gauge import direction_error
-from logel.inference.replayed import n_members
+from logel.inference.method import Method
 from logel.replay.batch import Batch
-from logel.replay.ensemble import Course, Ensemble
-from logel.replay.fit import fit_replay, searched
+from logel.replay.course import Course
+from logel.replay.fates import Replay
+from logel.replay.fit import fit_replay
 from logel.replay.learner import StackedLearner
 from logel.replay.movement import Movement
+from logel.replay.search import searched
 from logel.studies import plots
 from logel.types import Float
 
@@ -83,9 +85,9 @@ class Problem:
         """Processor time of the fit, and its direction error."""
         q = len(self.weights)
         started = time.process_time()
-        ensemble = Ensemble(self.course, self.learner, n_members=n_members(q), seed=SEED)
-        centre, _ = searched(ensemble, np.full((1, q), q**-0.5))
-        fit = fit_replay(ensemble, centre)
+        replay = Replay(self.course, self.learner, seed=SEED)
+        centre, _ = searched(replay, np.full((1, q), q**-0.5))
+        fit = fit_replay(replay, centre, Method().n_fates)
         return time.process_time() - started, direction_error(fit.weights, self.weights)
 
 

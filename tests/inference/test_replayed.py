@@ -29,7 +29,7 @@ from logel.inference.replayed import ORDINARY, _fit_of
 from logel.inference.status import Status
 from logel.learners import audit
 from logel.learners.audit import LEARNERS, Trained
-from logel.replay.ensemble import StepShare
+from logel.replay.course import StepShare
 from logel.replay.fit import ReplayFit
 from logel.replay.learner import OneByOne
 from logel.report.page_course import replay_verdict
@@ -156,7 +156,7 @@ def test_only_the_first_steps_may_be_replayed(trained: Trained) -> None:
         trained.history,
         trained.policy,
         gamma=ROOM.gamma,
-        method=Method.named("replay", n_stages=6, n_members=16),
+        method=Method.named("replay", n_stages=6),
     )
     assert "replayed over the first 6 of 9 steps" in found.method
     assert found.fit.moved is not None and np.isnan(found.fit.moved[6:]).all()
@@ -335,9 +335,9 @@ def test_without_last_observations_cut_episodes_cannot_be_replayed(trained: Trai
     assert found.config["name"] == "default (mirror)"
 
 
-@pytest.mark.parametrize("wrong", [{"n_stages": 0}, {"n_members": 3}])
-def test_too_few_steps_or_members_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(OptionError, match="at least one step and four members"):
+@pytest.mark.parametrize("wrong", [{"n_stages": 0}, {"n_fates": 1}])
+def test_too_few_steps_or_fates_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(OptionError, match="at least one step and two fates"):
         Method.named("replay", **wrong)
 
 

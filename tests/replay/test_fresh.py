@@ -11,8 +11,8 @@ import torch
 from logel.data.stage import Stage
 from logel.policies.gaussian import LinearGaussian
 from logel.replay.batch import Batch
+from logel.replay.course import Course
 from logel.replay.crossed import Metric, Moments, best_shift
-from logel.replay.ensemble import Course
 from logel.replay.fresh import FreshFit, FreshReplay, fit_fresh
 from logel.replay.learner import OneByOne
 from logel.replay.movement import Movement

@@ -17,8 +17,9 @@ from logel.types import Float, Progress
 
 # Share of a movement that no learner's update is asked to explain (rounding, states not compared).
 MISFIT = 0.01
-# Directions over which such misfit spreads: policies move smoothly, not in every state by itself.
-_DIRECTIONS = 10
+# The part of it that weights might be mistaken for, and the directions over which it spreads:
+# policies move smoothly, not in every state by itself.
+_ROUNDING, _DIRECTIONS = 0.003, 10
 # Of the scatter, what is taken to go along all of those: few fates show few directions.
 _UNSEEN = 0.5
 
@@ -86,7 +87,7 @@ class Replay:
         chance = apart @ effect.T
         # What differs between fates differs between the learner's and their mean.
         noise = (1 + 1 / n) * chance.T @ chance / (n - 1)
-        spread = MISFIT * (size + self.usual) + _UNSEEN * scatter
+        spread = _ROUNDING * (size + self.usual) + _UNSEEN * scatter
         noise += spread / _DIRECTIONS * gram
         noise += 1e-9 * np.trace(noise) * np.eye(len(noise))
         length = float(np.linalg.norm(middle))
@@ -118,7 +119,7 @@ class Fates:
     def moved(self, t: int, weights: Float) -> Float:
         """Movements (K, R, D) by the update that follows stage t, for weights (K, R or 1, q)."""
         batch, n = self.course.batches[t], len(weights)
-        raw = np.broadcast_to(weights / self.scale, (n, self.n_fates, weights.shape[-1]))
+        raw = np.repeat(weights / self.scale, self.n_fates // weights.shape[1], axis=1)
         paid = torch.as_tensor(raw.reshape(n * self.n_fates, -1)).to(batch.features)
         theta = torch.as_tensor(self.course.parameters[t]).to(batch.inputs)
         with torch.no_grad():

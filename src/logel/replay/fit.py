@@ -25,7 +25,7 @@ _EFFECT, _FARTHEST = 0.3, 0.3
 # the reward are tried.
 _FEW, _ROUNDS, _RESCALED = 4, 7, (0, 1)
 # The most that a round shifts the centre by: in shares of the movement, and of its length. Below
-# the last (a share of the movement) it has arrived.
+# the last, or what is chance, it has arrived.
 _MOST, _LONGEST, _ARRIVED = 0.5, 0.5, 0.05
 # Replayed steps, times fates, that final passages have together, unless there are so many.
 _ENOUGH_STEPS, _PASSAGES = 150, (2, 4)
@@ -107,14 +107,15 @@ def _approached(replay: Replay, centre: Float) -> tuple[Float, Float, list[float
             centre, root = factor * centre, factor * root
         passage = replay.passed(centre, root, _FEW, n_steps)
         trace.append(_loss(passage))
-        found, _ = solved([passage])
+        found, covariance = solved([passage])
         shift = found - centre
         effect = np.sqrt(float(shift @ _information(passage, replay.usual) @ shift))
         length = float(np.linalg.norm(shift) / np.linalg.norm(centre))
+        chance = float(shift @ np.linalg.solve(covariance, shift)) / q
         centre = centre + shift / max(1.0, effect / _MOST, length / _LONGEST)
         root = _root(passage, centre, replay.usual)
-        logger.info("replay: %s, shifted by %.3f", centre.round(3), effect)
-        if number > 1 and effect < _ARRIVED:
+        logger.info("replay: %s, shifted by %.3f, %.2f", centre.round(3), effect, chance)
+        if number > 1 and (effect < _ARRIVED or chance < 1.0):
             break
     return centre, root, trace
 

@@ -44,14 +44,14 @@ def searched(replay: Replay, starts: Float) -> tuple[Float, float]:
     random = rng.standard_normal((_RANDOM, q))
     random /= np.linalg.norm(random, axis=1, keepdims=True)
     first = np.concatenate([starts, random])
-    tried = _compared(replay, np.concatenate([s * first for s in _SCALES]), min(_FIRST, n_steps))
+    tried = compared(replay, np.concatenate([s * first for s in _SCALES]), min(_FIRST, n_steps))
     centre, proposals, spread = tried.best, np.zeros((0, q)), _WIDE
     for _ in range(_ROUNDS):
         # Pairs on both sides, along the axes of a random turn.
         turn = np.linalg.qr(rng.standard_normal((q, q)))[0] * spread * np.linalg.norm(centre)
         scales = centre * np.array([[0.6], [1.6]])
         tried_next = np.concatenate([centre[None], proposals, scales, centre + turn, centre - turn])
-        tried = _compared(replay, tried_next, n_steps)
+        tried = compared(replay, tried_next, n_steps)
         logger.info("replay: losses %.3f -> %.3f", tried.losses[0], tried.losses.min())
         better = tried.losses[0] - tried.losses.min()
         centre = tried.best
@@ -87,7 +87,7 @@ def _loss(replay: Replay, t: int, moved: Float) -> Float:
     return np.asarray(np.log1p(left / (observed @ observed + replay.usual) / (3 * MISFIT)))
 
 
-def _compared(replay: Replay, weights: Float, n_steps: int) -> Comparison:
+def compared(replay: Replay, weights: Float, n_steps: int) -> Comparison:
     """Replay the first steps with given weights (K, q), all under one fate."""
     fates = Fates(replay, len(weights), 1)
     losses, moved = np.zeros(len(weights)), []
