@@ -75,8 +75,7 @@ _REPLAY_WORDS = {
         "Stuck",
         "The replayed update leaves more unexplained than another order of minibatches would.",
         "Replaying the learner's own update got stuck before it came to where the learner went",
-        "Infer again with another seed, or with more members: Method.named('replay', "
-        "n_members=40).",
+        "Infer again with another seed, or with more fates: Method.named('replay', n_fates=8).",
     ),
 }
 
