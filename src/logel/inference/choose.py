@@ -14,14 +14,8 @@ from dataclasses import dataclass
 
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
-from logel.inference.smooth import (
-    JointFit,
-    Start,
-    WeightPosterior,
-    fit_path,
-    fit_random_walk,
-    weight_posterior,
-)
+from logel.inference.smooth import JointFit, Start, fit_path, fit_random_walk
+from logel.inference.weight_posterior import WeightPosterior, weight_posterior
 from logel.rules.rule import Rule
 from logel.types import Float, Progress
 

@@ -207,7 +207,7 @@ def _smoothed(
     if watched.intervals:
 
         def shifted(world: World) -> Float:
-            return fit_path(worlds.rule(choice.name, world), max_rounds=1, start=fit).weights
+            return fit_path(worlds.rule(choice.name, world), max_rounds=1, start=fit, weights_only=True).weights
 
         noise = _world_noise(worlds, fit.model.as_policy(fit.states), shifted)
     back = worlds.outward(fit.model, fit.model.as_policy(fit.states), fit.parameters)

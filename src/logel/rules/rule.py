@@ -22,6 +22,7 @@ import numpy as np
 
 from logel.types import Float
 from logel.worlds.base import Observation, World
+from logel.worlds.products import Apart, DenseTransition, Linearised, StepNoise
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,21 @@ class Rule(ABC):
         With `states_known` the derivative w.r.t. the states is not needed and may be empty.
         """
 
+    @property
+    def block_width(self) -> int:
+        """Size of the equal parts of a state that actions speak of independently."""
+        return self.state_dim // self.world.n_blocks
+
+    def linearised(self, states: Float, parameters: Float) -> Linearised:
+        """What `predict` says, in products; rules that can say it without d x d arrays do."""
+        found, width = self.predict(states, parameters), self.block_width
+        return Linearised(
+            found.following,
+            DenseTransition(found.transition, width),
+            found.design,
+            StepNoise.dense(found.shape, width),
+        )
+
     def as_policy(self, states: Float) -> Float:
         """Parameters (..., d) of the policies behind states (..., D)."""
         return states
@@ -128,3 +144,9 @@ class RandomWalk(Rule):
         m, d = states.shape
         identity = self.identity(m)
         return Prediction(states, identity, np.zeros((m, d, self.n_features)), identity)
+
+    def linearised(self, states: Float, parameters: Float) -> Linearised:
+        """The same in products."""
+        (m, d), s, width = states.shape, self.world.n_blocks, self.block_width
+        design = np.zeros((m, d, self.n_features))
+        return Linearised(states, Apart.staying(m, s, width), design, StepNoise.even(m, s, width))

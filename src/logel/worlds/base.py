@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from logel.types import Array, Float
+from logel.worlds.products import Climb
 
 # Groups of episodes left out of a pooled world in turn: each costs a fit.
 N_GROUPS = 10
@@ -101,6 +102,11 @@ class World(ABC):
     def n_parameters(self) -> int:
         """Number d of policy parameters."""
 
+    @property
+    def n_blocks(self) -> int:
+        """Equal parts of the parameters that actions speak of independently."""
+        return 1
+
     @abstractmethod
     def with_features(self, basis: Float) -> Self:
         """The same world with features multiplied by a matrix, shape (q, k)."""
@@ -123,6 +129,13 @@ class World(ABC):
     @abstractmethod
     def natural(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
         """The same in units of how much the policy changes: the inverse information times it."""
+
+    def climb(self, kind: str, parameters: Float, weights: Float) -> Climb | None:
+        """The landscape "gradient" or "natural" in products, where the world has it so.
+
+        It has the curvature in it, and no array of order d x d.
+        """
+        return None
 
     def at(self, parameters: Float) -> Self:
         """The world with what it holds fixed inside a round renewed at parameters (m, d)."""

@@ -6,7 +6,7 @@ single stage's episodes would leave. `counting` says where transitions and featu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -16,6 +16,9 @@ from scipy.special import log_softmax, softmax
 
 from logel.types import Float
 from logel.worlds.base import Landscape, Observation, World
+from logel.worlds.curving import Curving
+from logel.worlds.expectation import Expectation
+from logel.worlds.products import Climb, Climbing, StepNoise, ThroughValues
 
 # Numbers held at once for the second derivatives of the return: a quarter of a gigabyte.
 _AT_ONCE = 2**24
@@ -73,6 +76,11 @@ class TabularWorld(World):
         """Number d = S (A - 1) of policy parameters."""
         return self.n_states * (self.n_actions - 1)
 
+    @property
+    def n_blocks(self) -> int:
+        """States."""
+        return self.n_states
+
     def with_features(self, basis: Float) -> TabularWorld:
         """The same world with features multiplied by a matrix, shape (q, k)."""
         return replace(
@@ -121,8 +129,20 @@ class TabularWorld(World):
 
     def expect(self, values: Float) -> Float:
         """Expected value of the next state, (m, S, A, ...), for values (m, S, ...)."""
-        flat = np.matmul(self.flat_transitions, values.reshape(len(values), self.n_states, -1))
-        return flat.reshape(len(values), self.n_states, self.n_actions, *values.shape[2:])
+        m, rest = len(values), values.shape[2:]
+        wide = values.reshape(m, self.n_states, -1)
+        if self.expectation.is_sparse:
+            columns = wide.transpose(1, 0, 2).reshape(self.n_states, -1)
+            ahead = self.expectation.ahead(columns).reshape(len(self.flat_transitions), m, -1)
+            flat = ahead.transpose(1, 0, 2)
+        else:
+            flat = np.matmul(self.flat_transitions, wide)
+        return flat.reshape(m, self.n_states, self.n_actions, *rest)
+
+    @cached_property
+    def expectation(self) -> Expectation:
+        """The same as a product for single policies."""
+        return Expectation.of(self.flat_transitions)
 
     def gradient(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
         """Policy gradients of the observed horizon.
@@ -142,6 +162,34 @@ class TabularWorld(World):
         identity = np.broadcast_to(np.eye(d), (m, d, d))
         return Landscape(values.design, lambda: identity, values.slope if curved else None)
 
+    def climb(self, kind: str, parameters: Float, weights: Float) -> Climb:
+        """Gradients of the observed horizon, or advantages, in products."""
+        m, width = len(parameters), self.n_actions - 1
+        if kind == "natural":
+            values = self.evaluate(parameters, weights, entropy=False)
+            even = StepNoise.even(m, self.n_states, width)
+            return Climb(
+                values.design, lambda rates: values.transition(1.0, rates[:, None, None]), even
+            )
+        flow = self.flow(parameters)
+        curving = self._curving(parameters, weights)
+        return Climb(
+            flow.jacobian,
+            lambda rates: Climbing(rates, curving.product, curving.own()),
+            self.noise_rows(flow, weights),
+        )
+
+    def _curving(self, parameters: Float, weights: Float) -> Curving:
+        """What second derivatives of the return are made of."""
+        policy, _, here = self._forward(parameters)
+        paid, worth = self.features @ weights, np.zeros(policy.shape[:2])
+        advantage = np.empty((self.horizon, *policy.shape))
+        for h in range(self.horizon - 1, -1, -1):
+            action_worth = paid + self.gamma * self.expect(worth)
+            worth = (policy * action_worth).sum(axis=2)
+            advantage[h] = action_worth - worth[:, :, None]
+        return Curving(policy, here, advantage, self.expectation, self.gamma)
+
     def evaluate(self, parameters: Float, weights: Float, *, entropy: bool) -> Evaluation:
         """Values of every policy relative to the last action, with or without entropy bonus."""
         m, d = parameters.shape
@@ -159,11 +207,11 @@ class TabularWorld(World):
             action_value = action_value + self.gamma * self.expect(extra)
             state_value = state_value + extra
         advantage = action_value - bonus - state_value[..., None]
-        moved = resolvent[:, :, :, None] * (policy * advantage)[:, None, :, :-1]
-        slope = self.gamma * self.expect(moved.reshape(m, self.n_states, d))
         return Evaluation(
+            world=self,
             values=relative(action_value).reshape(m, d),
-            slope=(slope[:, :, :-1] - slope[:, :, -1:]).reshape(m, d, d),
+            resolvent=resolvent,
+            moved=(policy * advantage)[:, :, :-1],
             design=(feature_value[:, :, :-1] - feature_value[:, :, -1:]).reshape(m, d, -1),
         )
 
@@ -258,10 +306,7 @@ class TabularWorld(World):
     def noise_shape(self, flow: Flow, weights: Float) -> Float:
         """Covariance, up to scale, of a sampled policy gradient at every stage."""
         m, s, a = flow.policy.shape
-        # A trace of noise where a policy never goes, or never tries, keeps the shape invertible.
-        visits = flow.weighed + 1e-3
-        blocks = softmax_information(flow.policy)
-        blocks = visits[:, :, None, None] * (blocks + 1e-3 * np.eye(a - 1))
+        blocks = self._noise_blocks(flow)
         analytic = np.zeros((m, s, a - 1, s, a - 1))
         index = np.arange(s)
         analytic[:, index, :, index, :] = np.moveaxis(blocks, 1, 0)
@@ -272,17 +317,35 @@ class TabularWorld(World):
         ratio = np.einsum("mii->", analytic) / max(np.einsum("mii->", empirical), 1e-300)
         return np.asarray(_ANALYTIC * analytic + (1 - _ANALYTIC) * ratio * empirical)
 
+    def _noise_blocks(self, flow: Flow) -> Float:
+        """The analytic part, shape (m, S, A - 1, A - 1)."""
+        # A trace of noise where a policy never goes, or never tries, keeps the shape invertible.
+        visits = flow.weighed + 1e-3
+        blocks = softmax_information(flow.policy) + 1e-3 * np.eye(self.n_actions - 1)
+        return np.asarray(visits[:, :, None, None] * blocks)
+
+    def noise_rows(self, flow: Flow, weights: Float) -> StepNoise:
+        """The same covariance as blocks and a row per episode."""
+        blocks = self._noise_blocks(flow)
+        if np.abs(weights).max(initial=0.0) < 1e-9:
+            return StepNoise(blocks)
+        rows = tuple(self._episode_rows(flow.policy, weights))
+        size = max(sum(float((r**2).sum()) / len(r) for r in rows), 1e-300)
+        share = (1 - _ANALYTIC) * float(np.einsum("msaa->", blocks)) / size
+        return StepNoise(_ANALYTIC * blocks, tuple(np.sqrt(share / len(r)) * r for r in rows))
+
     def _episode_covariance(self, policy: Float, weights: Float) -> Float:
-        d = self.n_parameters
+        rows = self._episode_rows(policy, weights)
+        return np.stack([near.T @ near / len(near) for near in rows])
+
+    def _episode_rows(self, policy: Float, weights: Float) -> Iterator[Float]:
+        """Gradients of nearby stages' episodes at every policy, centred, shape (n, d)."""
         paid = [sums @ weights for sums in self.episode_sums]
-        result = np.empty((len(policy), d, d))
         for t in range(len(policy)):
             near = np.concatenate(paid[max(0, t - _WINDOW) : t + _WINDOW + 1])
             scores = near - near.sum(axis=2, keepdims=True) * policy[t]
-            rows = scores[:, :, :-1].reshape(len(near), d)
-            rows = rows - rows.mean(axis=0)
-            result[t] = rows.T @ rows / len(rows)
-        return result
+            rows = scores[:, :, :-1].reshape(len(near), -1)
+            yield rows - rows.mean(axis=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,9 +372,30 @@ class Flow:
 class Evaluation:
     """Values of a policy relative to the last action, with derivatives."""
 
+    world: TabularWorld
     values: Float  # shape (m, d)
-    slope: Float  # derivative w.r.t. the policy's logits, shape (m, d, d)
+    resolvent: Float  # values of all states from each one's own, shape (m, S, S)
+    moved: Float  # of a state's own value w.r.t. its free logits, shape (m, S, A - 1)
     design: Float  # derivative w.r.t. the weights, shape (m, d, q)
+
+    @property
+    def slope(self) -> Float:
+        """Derivative w.r.t. the policy's logits, shape (m, d, d)."""
+        m, d = self.values.shape
+        moved = self.resolvent[:, :, :, None] * self.moved[:, None]
+        slope = self.world.gamma * self.world.expect(moved.reshape(m, -1, d))
+        return (slope[:, :, :-1] - slope[:, :, -1:]).reshape(m, d, d)
+
+    def transition(self, keep: float, gain: Float | float) -> ThroughValues:
+        """`keep` times what is, plus `gain` times the slope, in products."""
+        return ThroughValues(
+            self.world.expectation,
+            self.moved,
+            self.resolvent,
+            np.asarray(keep),
+            np.asarray(self.world.gamma * gain),
+            relative=True,
+        )
 
 
 def observe_counts(counts: Float, logits: Float, *, whole: bool) -> Observation:

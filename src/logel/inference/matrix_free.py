@@ -1,0 +1,323 @@
+"""One round of the smoother in products, for states too many to be put into matrices.
+
+With K the prior covariance of the path and H the root of the information in the actions, all that a
+round wants to know is about A = 1 + H K H (a column per stage and coordinate):
+
+    path      H x = A^-1 H (prior mean + K score)                               a linear system
+    evidence  log det A                                                         a number
+    variances tr A^-1 H K' H for the parts K' of K from process noise and start  two numbers
+
+K times a column is one sweep through time backward and one forward, a few sparse products per
+stage. Were every state of a table on its own, A would be L L' (`Chains`), and it nearly is:
+eigenvalues of W = L^-1 A L^-T lie between a half and three under rules that fit, so conjugate
+gradients are done in about ten products. Parameters are a border of few columns, eliminated
+exactly. The path, the weights and their covariance therefore are those of the dense smoother, to
+the tolerance of the conjugate gradients.
+
+The two traces and log det W are averages over fixed random signs z (Hutchinson), z' f(W) z, where
+the same products give f = log by Lanczos' quadrature. Only what coupling adds to the chains is
+estimated: the chains' own part is exact, and random walks have no other. The signs being the same
+in all rounds, for all rules of a size, evidence settles, and errors of differences are smaller than
+their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import eigh_tridiagonal
+
+from logel.inference.chains import Chains
+from logel.inference.rounds import Algebra, Round, Variances
+from logel.rules.rule import Rule
+from logel.types import Float
+from logel.worlds.products import Linearised, StepNoise
+
+# Signs drawn: coupling's share of log det A, one to twenty nats at a thousand parameters, is known
+# to about half a nat.
+N_PROBES = 24
+# Residuals at which conjugate gradients end: of the path, and of the signs, whose noise is larger.
+_TOLERANCE, _ROUGH = 1e-9, 1e-3
+_MOST_PRODUCTS = 60
+
+
+class _Path:
+    """Products with the prior covariance of a linearised path."""
+
+    def __init__(self, found: Linearised, variances: Variances) -> None:
+        self.found, self.variances = found, variances
+
+    def back(self, columns: Float) -> Float:
+        """What later stages say, carried back: columns (m + 1, S, B, k)."""
+        result = columns.copy()
+        for t in range(len(columns) - 2, -1, -1):
+            result[t] += self.found.transition.transposed(t, result[t + 1])
+        return result
+
+    def onward(self, first: Float, then: Callable[[int], Float | float], n: int) -> Float:
+        """The path from a first state (S, B, k) with something added at every step."""
+        result = np.empty((n, *first.shape))
+        result[0] = first
+        for t in range(n - 1):
+            result[t + 1] = self.found.transition.times(t, result[t]) + then(t)
+        return result
+
+    def covariance(self, carried: Float) -> Float:
+        """Prior covariance times columns that were carried back."""
+        noise, variance = self.found.noise, self.variances.noise
+        return self.onward(
+            self.variances.start * carried[0],
+            lambda t: variance * noise.times(t, carried[t + 1]),
+            len(carried),
+        )
+
+    def parts(self, left: Float, right: Float) -> tuple[Float, Float]:
+        """left' K' right for columns carried back: K' from process noise, and from the start."""
+        noise = [
+            (left[t + 1] * self.found.noise.times(t, right[t + 1])).sum(axis=(0, 1))
+            for t in range(len(left) - 1)
+        ]
+        start = self.variances.start * (left[0] * right[0]).sum(axis=(0, 1))
+        return self.variances.noise * np.sum(noise, axis=0), start
+
+
+class _Solved(NamedTuple):
+    """What conjugate gradients found."""
+
+    columns: Float  # W^-1 times the columns
+    logs: Float  # z' log(W) z of every sign column z
+
+
+class _System:
+    """A round's linear system, whitened: columns have shape (m + 1, S, B, k)."""
+
+    def __init__(self, seen: _Seen, found: Linearised, variances: Variances, prior: Float) -> None:
+        self.seen, self.path = seen, _Path(found, variances)
+        self.coupled = found.transition.coupled or bool(found.noise.rows)
+        self.n, self.s, self.b, _ = seen.roots.shape
+        self.chains = Chains(
+            seen.roots,
+            found.transition.blocks(),
+            variances.noise * found.noise.own(),
+            variances.start,
+        )
+        # What one deviation of each parameter does to the path.
+        design = (found.design * np.sqrt(prior)).reshape(-1, self.s, self.b, len(prior))
+        nothing = np.zeros((self.s, self.b, len(prior)))
+        self.effect = self.path.onward(nothing, lambda t: design[t], self.n)
+
+    def product(self, columns: Float) -> Float:
+        """W times columns."""
+        inner = self.chains.turned(columns)
+        spread = self.path.covariance(self.path.back(self.seen.times(inner)))
+        return self.chains.whiten(inner + self.seen.times(spread))
+
+    def carried(self, columns: Float) -> Float:
+        """Whitened columns carried back through the path."""
+        return self.path.back(self.seen.times(self.chains.turned(columns)))
+
+    def solve(self, targets: Float, signs: Float) -> tuple[Float, Float, Float, Float]:
+        """W^-1 times targets, border and signs; the border; and signs' logarithms of W."""
+        border = self.chains.whiten(self.seen.times(self.effect))
+        columns = np.concatenate([targets, border, signs], axis=3)
+        exact = targets.shape[3] + border.shape[3]
+        found = _Solved(columns, np.zeros(signs.shape[3]))
+        if self.coupled:
+            found = _conjugate_gradients(self.product, columns, exact=exact)
+        k = targets.shape[3]
+        return found.columns[..., :k], border, found.columns[..., k:], found.logs
+
+
+def smooth(
+    model: Rule,
+    states: Float,
+    parameters: Float,
+    middle: Float,
+    prior: Float,
+    found: Linearised,
+    variances: Variances,
+    *,
+    n_probes: int = N_PROBES,
+) -> Round:
+    """See the module; arguments are those of `Algebra.smooth`."""
+    seen = _Seen.of(model, states)
+    system = _System(seen, found, variances, prior)
+    path, chains, effect = system.path, system.chains, system.effect
+    n, s, b, p = effect.shape
+    # Where the path would be without any data, and with as much pull as there is here.
+    gap = found.following - states[1:] + found.design @ (middle - parameters)
+    gap = gap.reshape(n - 1, s, b, 1)
+    mean = path.onward(-states[0].reshape(s, b, 1), lambda t: gap[t], n)
+    expected = mean + path.covariance(path.back(seen.score)) + effect @ _inner(effect, seen.score)
+    signs = _signs(n, s, b, n_probes if system.coupled else 0)
+    answer, border, rest, logs = system.solve(chains.whiten(seen.times(expected)), signs)
+    bordered, tried = rest[..., :p], rest[..., p:]
+    core = np.eye(p) + _inner(border, bordered)
+    inverse = np.linalg.inv((core + core.T) / 2)
+    answer = answer - bordered @ (inverse @ _inner(border, answer))
+    left = seen.score - seen.times(chains.turned(answer))
+    shift = _inner(effect, left)
+    moved = mean + path.covariance(path.back(left)) + effect @ shift
+    # How many components of the process noise, and of the first state, the data determine; what
+    # goes for the parameters is not theirs.
+    mixed = system.carried(bordered)
+    taken = path.parts(mixed @ inverse, mixed)
+    noise_freedom = chains.noise_freedom - float(taken[0].sum())
+    start_freedom = chains.start_freedom - float(taken[1].sum())
+    log_determinant = chains.log_determinant + float(np.linalg.slogdet(core)[1])
+    if signs.shape[3]:
+        more = path.parts(system.carried(tried), system.carried(signs))
+        apart = _Path(found.apart(), variances)
+        own = apart.back(seen.times(chains.turned(signs)))
+        less = apart.parts(own, own)
+        noise_freedom += float((more[0] - less[0]).mean())
+        start_freedom += float((more[1] - less[1]).mean())
+        log_determinant += float(logs.mean())
+    deviations = np.sqrt(prior)
+    return Round(
+        state_moves=moved[..., 0].reshape(n, -1),
+        parameter_moves=middle - parameters + deviations * shift[:, 0],
+        parameter_covariance=deviations[:, None] * inverse * deviations,
+        start_variance=variances.start * (s * b - start_freedom),
+        log_determinant=log_determinant,
+        noise_freedom=noise_freedom,
+    )
+
+
+def _signs(n: int, s: int, b: int, k: int) -> Float:
+    """The same in every round."""
+    return np.random.default_rng(0).choice([-1.0, 1.0], size=(n, s, b, k))
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """What actions say about a path."""
+
+    roots: Float  # symmetric roots of the information, shape (m + 1, S, B, B)
+    score: Float  # shape (m + 1, S, B, 1)
+
+    @classmethod
+    def of(cls, model: Rule, states: Float) -> _Seen:
+        """About the states (m + 1, D)."""
+        seen = [model.observe(t, state) for t, state in enumerate(states)]
+        factor = np.stack([one.factor for one in seen])
+        values, vectors = np.linalg.eigh(factor @ np.swapaxes(factor, 2, 3))
+        roots = vectors * np.sqrt(np.clip(values, 0, None))[..., None, :]
+        score = np.stack([one.score for one in seen]).reshape(*factor.shape[:3], 1)
+        return cls(roots @ np.swapaxes(vectors, 2, 3), score)
+
+    def times(self, columns: Float) -> Float:
+        """Roots times columns (m + 1, S, B, k)."""
+        return np.matmul(self.roots, columns)
+
+
+def _inner(left: Float, right: Float) -> Float:
+    """Products of all columns with all, shape (k, l)."""
+    return np.asarray(left.reshape(-1, left.shape[3]).T @ right.reshape(-1, right.shape[3]))
+
+
+def _conjugate_gradients(
+    product: Callable[[Float], Float], columns: Float, *, exact: int
+) -> _Solved:
+    """Solve for all columns in lockstep, the first ones to full accuracy."""
+    shape, k = columns.shape, columns.shape[3]
+    residual = columns.reshape(-1, k).copy()
+    solution, along = np.zeros_like(residual), residual.copy()
+    size = (residual**2).sum(axis=0)
+    first = size.copy()
+    enough = first * np.where(np.arange(k) < exact, _TOLERANCE, _ROUGH) ** 2
+    # Lanczos' tridiagonal matrices; a column that is done has ones on its diagonal.
+    diagonal, beside = np.ones((_MOST_PRODUCTS, k)), np.zeros((_MOST_PRODUCTS, k))
+    kept = np.zeros(k)
+    for i in range(_MOST_PRODUCTS):
+        on = np.flatnonzero(size > enough)
+        if len(on) == 0:
+            break
+        moved = product(along[:, on].reshape(*shape[:3], -1)).reshape(-1, len(on))
+        step = size[on] / (along[:, on] * moved).sum(axis=0)
+        solution[:, on] += step * along[:, on]
+        residual[:, on] -= step * moved
+        new = (residual[:, on] ** 2).sum(axis=0)
+        share = new / size[on]
+        diagonal[i, on] = 1 / step + kept[on]
+        kept[on] = share / step
+        going = new > enough[on]
+        beside[i, on] = np.where(going, np.sqrt(share) / step, 0.0)
+        along[:, on] = residual[:, on] + share * along[:, on]
+        size[on] = new
+    logs = [
+        first[j] * _log_quadrature(diagonal[:, j], beside[:-1, j]) for j in range(exact, k)
+    ]
+    return _Solved(solution.reshape(shape), np.array(logs))
+
+
+def _log_quadrature(diagonal: Float, beside: Float) -> float:
+    """First entry of the logarithm of a tridiagonal matrix."""
+    values, vectors = eigh_tridiagonal(diagonal, beside)
+    return float(vectors[0] ** 2 @ np.log(np.maximum(values, 1e-12)))
+
+
+class MatrixFree(Algebra[Linearised]):
+    """In products."""
+
+    def predict(self, model: Rule, states: Float, parameters: Float) -> Linearised:
+        """What the rule says about the steps from states (m, D)."""
+        return model.linearised(states, parameters)
+
+    def evened(self, found: Linearised) -> Linearised:
+        """The same with noise alike in all directions."""
+        m, s, b, _ = found.noise.blocks.shape
+        return found.with_noise(StepNoise.even(m, s, b))
+
+    def damped(self, found: Linearised, before: Linearised | None) -> Linearised:
+        """The same with noise halfway between its own and that of the round before."""
+        return found if before is None else found.with_noise(found.noise.mean(before.noise))
+
+    def smooth(
+        self,
+        model: Rule,
+        states: Float,
+        parameters: Float,
+        middle: Float,
+        prior: Float,
+        found: Linearised,
+        variances: Variances,
+        *,
+        rough: bool = False,
+    ) -> Round:
+        """One pass, linear around states (m + 1, D) and parameters (q + k,)."""
+        n_probes = 0 if rough else N_PROBES
+        return smooth(
+            model, states, parameters, middle, prior, found, variances, n_probes=n_probes
+        )
+
+    def misfit(self, found: Linearised, noise: float) -> Callable[[Float], float]:
+        """Computes what errors (m, D) of the steps weigh, squared, in units of their noise."""
+        whitened = found.noise.whitener()
+        return lambda errors: whitened(errors) / noise
+
+    def covariance(
+        self,
+        model: Rule,
+        states: Float,
+        prior: Float,
+        found: Linearised,
+        variances: Variances,
+        *,
+        steps: npt.NDArray[np.int64],
+        episodes: float,
+    ) -> Float:
+        """Of the parameters, if these steps were seen in that multiple of the episodes."""
+        stages = np.minimum(np.arange(len(steps) + 1), len(states) - 1)
+        seen = _Seen.of(model, states)
+        seen = _Seen(np.sqrt(episodes) * seen.roots[stages], seen.score[stages])
+        system = _System(seen, found.of(steps), variances, prior)
+        nothing = np.zeros((*seen.score.shape[:3], 0))
+        _, border, bordered, _ = system.solve(nothing, nothing)
+        core = np.eye(len(prior)) + _inner(border, bordered)
+        deviations = np.sqrt(prior)
+        return np.asarray(deviations[:, None] * np.linalg.inv((core + core.T) / 2) * deviations)
