@@ -153,7 +153,7 @@ def smooth(
     gap = gap.reshape(n - 1, s, b, 1)
     mean = path.onward(-states[0].reshape(s, b, 1), lambda t: gap[t], n)
     expected = mean + path.covariance(path.back(seen.score)) + effect @ _inner(effect, seen.score)
-    signs = _signs(n, s, b, n_probes if system.coupled else 0)
+    signs = _signs(model, min(n_probes, s) if system.coupled else 0)
     answer, border, rest, logs = system.solve(chains.whiten(seen.times(expected)), signs)
     bordered, tried = rest[..., :p], rest[..., p:]
     core = np.eye(p) + _inner(border, bordered)
@@ -174,9 +174,9 @@ def smooth(
         apart = _Path(found.apart(), variances)
         own = apart.back(seen.times(chains.turned(signs)))
         less = apart.parts(own, own)
-        noise_freedom += float((more[0] - less[0]).mean())
-        start_freedom += float((more[1] - less[1]).mean())
-        log_determinant += float(logs.mean())
+        noise_freedom += float((more[0] - less[0]).sum())
+        start_freedom += float((more[1] - less[1]).sum())
+        log_determinant += float(logs.sum())
     deviations = np.sqrt(prior)
     return Round(
         state_moves=moved[..., 0].reshape(n, -1),
@@ -188,9 +188,18 @@ def smooth(
     )
 
 
-def _signs(n: int, s: int, b: int, k: int) -> Float:
-    """The same in every round."""
-    return np.random.default_rng(0).choice([-1.0, 1.0], size=(n, s, b, k))
+def _signs(model: Rule, k: int) -> Float:
+    """Columns (m + 1, S, B, k), the same in every round: each has the signs of a few states.
+
+    What these have to do with one another is the error, so they are chosen far from each other.
+    """
+    n, s, width = model.n_stages, model.world.n_blocks, model.block_width
+    if k == 0:
+        return np.zeros((n, s, width, 0))
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(n, s, width))
+    return signs[..., None] * (model.world.spread_out(k)[:, None, None] == np.arange(k)).reshape(
+        1, s, 1, k
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,29 +235,38 @@ def _conjugate_gradients(
     """Solve for all columns in lockstep, the first ones to full accuracy."""
     shape, k = columns.shape, columns.shape[3]
     residual = columns.reshape(-1, k).copy()
-    solution, along = np.zeros_like(residual), residual.copy()
+    solution = np.zeros_like(residual)
     size = (residual**2).sum(axis=0)
     first = size.copy()
     enough = first * np.where(np.arange(k) < exact, _TOLERANCE, _ROUGH) ** 2
     # Lanczos' tridiagonal matrices; a column that is done has ones on its diagonal.
     diagonal, beside = np.ones((_MOST_PRODUCTS, k)), np.zeros((_MOST_PRODUCTS, k))
     kept = np.zeros(k)
+    on = np.flatnonzero(size > enough)
+    residual, found = residual[:, on], np.zeros((len(residual), len(on)))
+    along = residual.copy()
     for i in range(_MOST_PRODUCTS):
-        on = np.flatnonzero(size > enough)
         if len(on) == 0:
             break
-        moved = product(along[:, on].reshape(*shape[:3], -1)).reshape(-1, len(on))
-        step = size[on] / (along[:, on] * moved).sum(axis=0)
-        solution[:, on] += step * along[:, on]
-        residual[:, on] -= step * moved
-        new = (residual[:, on] ** 2).sum(axis=0)
+        moved = product(along.reshape(*shape[:3], -1)).reshape(-1, len(on))
+        step = size[on] / np.einsum("ik,ik->k", along, moved)
+        found += step * along
+        residual -= step * moved
+        new = np.einsum("ik,ik->k", residual, residual)
         share = new / size[on]
         diagonal[i, on] = 1 / step + kept[on]
-        kept[on] = share / step
+        kept[on], size[on] = share / step, new
         going = new > enough[on]
         beside[i, on] = np.where(going, np.sqrt(share) / step, 0.0)
-        along[:, on] = residual[:, on] + share * along[:, on]
-        size[on] = new
+        along *= share
+        along += residual
+        if not going.all():
+            solution[:, on[~going]] = found[:, ~going]
+            on, found, along, residual = (
+                on[going],
+                *(np.ascontiguousarray(x[:, going]) for x in (found, along, residual)),
+            )
+    solution[:, on] = found
     logs = [
         first[j] * _log_quadrature(diagonal[:, j], beside[:-1, j]) for j in range(exact, k)
     ]

@@ -37,8 +37,11 @@ from logel.worlds.linear import LinearWorld
 from logel.worlds.table import TabularWorld
 
 logger = logging.getLogger(__name__)
-# Work of smoothing a hidden path of m steps of D parameters under all rules, in units of m D^3:
-# this much takes about a minute of one core (ten stages of 25 states and 4 actions: four seconds).
+# Parameters of a table: its states meet in sparse products, whose work grows with their number. This
+# many take minutes of one core, and of more the Jacobians of single stages take less.
+LARGEST_TABLE = 3000
+# Other families are smoothed in matrices. Work of a hidden path of m steps of D parameters under all
+# rules, in units of m D^3: this much takes about a minute of one core.
 AFFORDABLE = 1.5e8
 # Known paths are regressed on, which is D x D algebra a few dozen times.
 LARGEST_KNOWN = 600
@@ -50,11 +53,11 @@ def path_applies(watched: Watched) -> bool:
     """Whether the whole path can be fitted at once: a convex family of moderate size."""
     policy, known = watched.policy, watched.look.parameters is not None
     d, n_steps = policy.n_parameters, watched.history.n_steps
+    if policy.tabular:
+        return d <= LARGEST_TABLE
     affordable = d <= LARGEST_KNOWN if known else n_steps * float(d) ** 3 <= AFFORDABLE
-    if not (policy.convex and affordable):
+    if not (policy.convex and affordable and policy.worlds):
         return False
-    if policy.tabular or not policy.worlds:
-        return policy.tabular
     # A known path is gone through once, a hidden one in every round.
     return watched.look.n_rows <= (10 * LARGEST_ROWS if known else LARGEST_ROWS)
 
@@ -63,9 +66,10 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     """Weights, rates, rule and their uncertainty, and what cannot be told under that rule."""
     if not path_applies(watched):
         raise OptionError(
-            "method 'joint' needs a policy family that is linear in few parameters "
-            f"({LARGEST_KNOWN} if they are known; hidden, their cube times the steps may reach "
-            f"{AFFORDABLE:.2g}) and up to {LARGEST_ROWS} observed times: use 'two-step' for others"
+            f"method 'joint' needs a table of up to {LARGEST_TABLE} parameters, or a policy family "
+            f"that is linear in few ({LARGEST_KNOWN} if they are known; hidden, their cube times "
+            f"the steps may reach {AFFORDABLE:.2g}) and up to {LARGEST_ROWS} observed times: use "
+            "'two-step' for others"
         )
     moments, policy = look.seen.moments, watched.policy
     names = _among((TabularWorld if policy.tabular else LinearWorld).offers, method)

@@ -249,7 +249,8 @@ def _update(
     drift: float,
 ) -> tuple[Variances, float]:
     """Move every variance to where the evidence wants it, at most tenfold (weights thirtyfold)."""
-    wanted = float(np.log((value.misfit + 1e-3) / (round_.noise_freedom + 1e-3)))
+    freedom = max(round_.noise_freedom, 0.0)
+    wanted = float(np.log((value.misfit + 1e-3) / (freedom + 1e-3)))
     # A change of direction means the last move overshot.
     change = wanted if wanted * drift > 0 else 0.4 * wanted
     noise = used.noise * float(np.exp(np.clip(change, -np.log(10), np.log(10))))

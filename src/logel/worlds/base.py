@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from logel.types import Array, Float
 from logel.worlds.products import Climb
@@ -106,6 +107,10 @@ class World(ABC):
     def n_blocks(self) -> int:
         """Equal parts of the parameters that actions speak of independently."""
         return 1
+
+    def spread_out(self, k: int) -> npt.NDArray[np.int64]:
+        """Each block's team of k, shape (n_blocks,): those of a team have little to do together."""
+        return np.arange(self.n_blocks) % k
 
     @abstractmethod
     def with_features(self, basis: Float) -> Self:

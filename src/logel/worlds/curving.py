@@ -1,17 +1,26 @@
-"""Second derivatives of a tabular return, as products with directions: no d x d table is formed.
+"""Second derivatives of a tabular return, to be multiplied with directions.
 
-Along a direction of the logits, visits change forward in time and values backward: two products
-with the transitions per time of an episode, for any number of directions at once.
+They have a part within states, and X + X', where X is what an action here does to what a later
+state's actions are worth. Along a few directions, visits change forward in time and values
+backward: two products with the transitions per time of an episode. For many directions X itself is
+put together, from what a state leads to at once and how that state's value depends on all others'
+actions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from scipy import sparse
 
 from logel.types import Float
 from logel.worlds.expectation import Expectation
+
+# Numbers of d x d tables held at once, half a gigabyte; and states of a dense world up to which
+# tables are put together.
+_MOST_NUMBERS, _DENSE_STATES = 2**26, 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +33,15 @@ class Curving:
     expectation: Expectation
     gamma: float
 
+    @cached_property
+    def discounts(self) -> Float:
+        """Of every time, shape (H,)."""
+        return np.asarray(self.gamma ** np.arange(len(self.here)))
+
+    @cached_property
     def own(self) -> Float:
         """Within a state, as if it were not visited again, shape (m, S, A - 1, A - 1)."""
-        discounts = self.gamma ** np.arange(len(self.here))
+        discounts = self.discounts
         worth = np.einsum("h,hms,hmsa->msa", discounts, self.here, self.advantage)
         free, scaled = self.policy[..., :-1], (self.policy * worth)[..., :-1]
         crossed = free[..., :, None] * scaled[..., None, :]
@@ -37,6 +52,57 @@ class Curving:
 
     def product(self, t: int, columns: Float) -> Float:
         """Derivative of policy t's gradient along columns (S, A - 1, k), of the same shape."""
+        if self._tables is None:
+            return self._swept(t, columns)
+        if self._tables[t] is None:
+            self._tables[t] = self._crossed(t)
+        flat = columns.reshape(-1, columns.shape[2])
+        return np.matmul(self.own[t], columns) + (self._tables[t] @ flat).reshape(columns.shape)
+
+    @cached_property
+    def _tables(self) -> list[Float | None] | None:
+        """X + X' of every policy once it is asked for, or None where they take too much room."""
+        m, s, a = self.policy.shape
+        size = m * (s * (a - 1)) ** 2
+        affordable = self.expectation.is_sparse or s <= _DENSE_STATES
+        return [None] * m if affordable and size <= _MOST_NUMBERS else None
+
+    def _crossed(self, t: int) -> Float:
+        """X + X' of policy t, shape (d, d)."""
+        policy, here = self.policy[t], self.discounts[:, None] * self.here[:, t]
+        s, a = policy.shape
+        free = (policy * self.advantage[:, t])[..., :-1]
+        kernel = self.expectation.mixed(policy)
+        n_times, b, index = len(here) - 1, a - 1, np.arange(s)
+        # How values at times to come depend on all logits; last the sum over all states.
+        slopes = np.zeros((s + 1, max(n_times, 1), s * b))
+        value = np.zeros((s, s * b))
+        for h in range(n_times, 0, -1):
+            if h < n_times:
+                value = self.gamma * kernel.ahead(value)
+            value.reshape(s, s, b)[index, index] += free[h]
+            slopes[:s, h - 1], slopes[s, h - 1] = value, value.sum(axis=0)
+        # How often a state is followed by what it leads to at once, at every time.
+        pairs = self.expectation.pairs
+        found = np.empty((len(pairs.states), s * b))
+        for follower, at in enumerate(pairs.by_follower):
+            found[at] = here[:n_times, pairs.states[at]].T @ slopes[follower, :n_times]
+        ahead = pairs.table - np.repeat(pairs.mixed(policy), a, axis=0)
+        weights = self.gamma * (policy[..., None] * ahead.reshape(s, a, -1))[:, :b]
+        rows = np.repeat(index, b), np.tile(np.arange(b), s)
+        chosen = sparse.csr_array(
+            (
+                weights[rows].ravel(),
+                pairs.numbers[rows[0]].ravel(),
+                np.arange(s * b + 1) * pairs.numbers.shape[1],
+            ),
+            shape=(s * b, len(found)),
+        )
+        crossed = chosen @ found
+        return np.asarray(crossed + crossed.T)
+
+    def _swept(self, t: int, columns: Float) -> Float:
+        """The same by going through time."""
         s, b, k = columns.shape
         policy, here, advantage = self.policy[t][..., None], self.here[:, t], self.advantage[:, t]
         free = policy[:, :b]
@@ -47,7 +113,7 @@ class Curving:
         for h in range(len(here) - 1):
             flow = policy * visits[h][:, None] + here[h][:, None, None] * moved
             visits[h + 1] = self.expectation.back(flow.reshape(-1, k))
-        discounts = self.gamma ** np.arange(len(here))
+        discounts = self.discounts
         paid = discounts[:, None, None] * advantage
         result = np.einsum("hsa,hsk->sak", paid, visits, optimize=True) * policy
         result += np.einsum("hs,hsa->sa", here, paid)[..., None] * moved

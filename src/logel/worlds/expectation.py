@@ -7,8 +7,10 @@ a table is a sparse matrix plus one number per row. Large tables are multiplied 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 
 from logel.types import Float
@@ -56,3 +58,67 @@ class Expectation:
         if self.floor is not None:
             result += (self.floor * columns).sum(axis=0)
         return result
+
+    def mixed(self, policy: Float) -> Expectation:
+        """The table (S, S) of a policy's next states."""
+        s, a = policy.shape
+        if isinstance(self.matrix, np.ndarray):
+            mixed = np.einsum("sa,sat->st", policy, self.matrix.reshape(s, a, s))
+            return Expectation(mixed, mixed.T, None)
+        rows = sparse.csr_array(
+            (policy.ravel(), np.arange(s * a), np.arange(0, s * a + 1, a)), shape=(s, s * a)
+        )
+        matrix = rows @ self.matrix
+        floor = None if self.floor is None else rows @ self.floor
+        return Expectation(matrix, sparse.csr_array(matrix.T), floor)
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Who follows whom."""
+        s = self.matrix.shape[1]
+        a = self.matrix.shape[0] // s
+        if isinstance(self.matrix, np.ndarray):
+            followers = np.broadcast_to(np.arange(s), (s, s))
+            table = self.matrix
+        else:
+            seen = sparse.csr_array(
+                (np.ones(s * a), np.arange(s * a), np.arange(0, s * a + 1, a)), shape=(s, s * a)
+            ) @ abs(self.matrix)
+            width = int(np.diff(seen.indptr).max())
+            # States with fewer followers are given themselves, at no probability, to fill up.
+            followers = np.repeat(np.arange(s)[:, None], width + 1, axis=1)
+            for i in range(s):
+                mine = seen.indices[seen.indptr[i] : seen.indptr[i + 1]]
+                followers[i, : len(mine)] = mine
+                followers[i, len(mine) : width] = i
+            known = np.arange(width)[None] < np.diff(seen.indptr)[:, None]
+            dense = self.matrix.toarray().reshape(s, a, s)
+            table = np.take_along_axis(dense, followers[:, None, :width].repeat(a, 1), axis=2)
+            floor = np.zeros((s, a, 1)) if self.floor is None else self.floor.reshape(s, a, 1)
+            table = np.concatenate([table * known[:, None], floor], axis=2).reshape(s * a, -1)
+            followers[:, width] = s
+        return Pairs.of(followers, table)
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """States and what they may lead to; what every entry has at least goes to "all states", S."""
+
+    states: npt.NDArray[np.int64]  # of every pair, shape (n,)
+    by_follower: tuple[npt.NDArray[np.int64], ...]  # pairs of every follower
+    numbers: npt.NDArray[np.int64]  # pairs of every state, shape (S, width)
+    table: Float  # probabilities of actions' followers, shape (S A, width)
+
+    @classmethod
+    def of(cls, followers: npt.NDArray[np.int64], table: Float) -> Pairs:
+        """From each state's followers (S, width)."""
+        s, width = followers.shape
+        order = np.argsort(followers.ravel(), kind="stable")
+        ends = np.searchsorted(followers.ravel()[order], np.arange(s + 2))
+        by_follower = tuple(order[ends[i] : ends[i + 1]] for i in range(s + 1))
+        states = np.repeat(np.arange(s), width)
+        return cls(states, by_follower, np.arange(s * width).reshape(s, width), table)
+
+    def mixed(self, policy: Float) -> Float:
+        """Probabilities of followers under a policy, shape (S, width)."""
+        return np.einsum("sa,saw->sw", policy, self.table.reshape(*policy.shape, -1))

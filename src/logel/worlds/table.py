@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import log_softmax, softmax
 
 from logel.types import Float
@@ -80,6 +81,25 @@ class TabularWorld(World):
     def n_blocks(self) -> int:
         """States."""
         return self.n_states
+
+    @cached_property
+    def _nearness(self) -> Float:
+        """How much states have to do with one another if actions are random, shape (S, S)."""
+        kernel = self.transitions.mean(axis=1)
+        reach = np.linalg.inv(np.eye(self.n_states) - 0.9 * kernel)
+        return np.asarray((reach + reach.T) ** 2)
+
+    def spread_out(self, k: int) -> npt.NDArray[np.int64]:
+        """Each state's team of k, shape (S,): one after the other joins where it is least known."""
+        near, team = self._nearness, np.zeros(self.n_states, dtype=np.int64)
+        known = np.zeros((k, self.n_states))
+        sizes = np.zeros(k)
+        most = -(-self.n_states // k)
+        for s in np.argsort(-near.sum(axis=0), kind="stable"):
+            team[s] = np.where(sizes < most, known[:, s], np.inf).argmin()
+            known[team[s]] += near[s]
+            sizes[team[s]] += 1
+        return team
 
     def with_features(self, basis: Float) -> TabularWorld:
         """The same world with features multiplied by a matrix, shape (q, k)."""
@@ -175,7 +195,7 @@ class TabularWorld(World):
         curving = self._curving(parameters, weights)
         return Climb(
             flow.jacobian,
-            lambda rates: Climbing(rates, curving.product, curving.own()),
+            lambda rates: Climbing(rates, curving.product, curving.own),
             self.noise_rows(flow, weights),
         )
 
