@@ -41,8 +41,9 @@ from logel.worlds.products import Linearised, StepNoise
 # to about half a nat.
 N_PROBES = 24
 # Residuals at which conjugate gradients end: of the path, and of the signs, whose noise is larger.
-_TOLERANCE, _ROUGH = 1e-9, 1e-3
-_MOST_PRODUCTS = 60
+_TOLERANCE, _ROUGH = 1e-8, 1e-2
+# Rounds that still are far from anything, where steps blow up, take the most.
+_MOST_PRODUCTS = 120
 
 
 class _Path:

@@ -11,9 +11,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import solve_triangular
 
 from logel.types import Float
 from logel.worlds.expectation import Expectation
@@ -99,30 +101,33 @@ class ThroughValues(Transition):
     gain: Float  # broadcasts to (m, S, B), the discount in it
     relative: bool
 
-    def _part(self, values: Float, t: int) -> Float:
-        """Step t of what broadcasts to (m, S, B), as (S, B, 1)."""
-        return np.broadcast_to(values, self.slope.shape)[t][..., None]
+    @cached_property
+    def _scales(self) -> tuple[Float, Float]:
+        """What is kept and gained, each (m, S, B, 1)."""
+        shape = self.slope.shape
+        kept, gained = (np.broadcast_to(x, shape)[..., None] for x in (self.keep, self.gain))
+        return kept, gained
 
     def times(self, t: int, columns: Float) -> Float:
         """Of step t, times columns (S, B, k)."""
         s, _, k = columns.shape
-        values = np.einsum("sb,sbk->sk", self.slope[t], columns)
+        values = np.matmul(self.slope[t][:, None], columns)[:, 0]
         if self.resolvent is not None:
             values = self.resolvent[t] @ values
         ahead = self.expectation.ahead(values).reshape(s, -1, k)
         if self.relative:
             ahead = ahead[:, :-1] - ahead[:, -1:]
-        return self._part(self.keep, t) * columns + self._part(self.gain, t) * ahead
+        return self._scales[0][t] * columns + self._scales[1][t] * ahead
 
     def transposed(self, t: int, columns: Float) -> Float:
         """The transpose of it, times columns (S, B, k)."""
-        scaled = self._part(self.gain, t) * columns
+        scaled = self._scales[1][t] * columns
         if self.relative:
             scaled = np.concatenate([scaled, -scaled.sum(axis=1, keepdims=True)], axis=1)
         values = self.expectation.back(scaled.reshape(-1, columns.shape[2]))
         if self.resolvent is not None:
             values = self.resolvent[t].T @ values
-        return self._part(self.keep, t) * columns + self.slope[t][..., None] * values[:, None]
+        return self._scales[0][t] * columns + self.slope[t][..., None] * values[:, None]
 
     def blocks(self) -> Float:
         """What a state does to itself, shape (m, S, B, B)."""
@@ -243,17 +248,20 @@ class StepNoise:
         """Computes sum_t e[t]' shape[t]^-1 e[t] for errors (m, D)."""
         m, s, b, _ = self.blocks.shape
         inverse = np.linalg.inv(self.blocks)
-        small = []
+        roots = []
         for t, rows in enumerate(self.rows):
             parts = rows.reshape(-1, s, b).transpose(1, 2, 0)
             spread = np.matmul(inverse[t], parts).reshape(s * b, -1)
-            root = np.linalg.cholesky(np.eye(len(rows)) + rows @ spread)
-            small.append(np.linalg.solve(root, spread.T))
+            roots.append(np.linalg.cholesky(np.eye(len(rows)) + rows @ spread))
 
         def misfit(errors: Float) -> float:
             grouped = errors.reshape(m, s, b, 1)
-            total = float((grouped * np.matmul(inverse, grouped)).sum())
-            return total - sum(float(((a @ e) ** 2).sum()) for a, e in zip(small, errors, strict=False))
+            scaled = np.matmul(inverse, grouped)
+            total = float((grouped * scaled).sum())
+            for root, rows, e in zip(roots, self.rows, scaled.reshape(m, -1), strict=False):
+                white = solve_triangular(root, rows @ e, lower=True, check_finite=False)
+                total -= float(white @ white)
+            return total
 
         return misfit
 
