@@ -316,8 +316,7 @@ class MatrixFree(Algebra[Linearised]):
 
     def misfit(self, found: Linearised, noise: float) -> Callable[[Float], float]:
         """Computes what errors (m, D) of the steps weigh, squared, in units of their noise."""
-        whitened = found.noise.whitener()
-        return lambda errors: whitened(errors) / noise
+        return lambda errors: found.noise.misfit(errors) / noise
 
     def covariance(
         self,

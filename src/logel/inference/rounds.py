@@ -14,6 +14,15 @@ from logel.rules.rule import Rule
 from logel.types import Float
 
 
+# Coordinates of a state up to which matrices are faster than products.
+LARGEST_DENSE = 150
+
+
+def in_products(model: Rule) -> bool:
+    """Whether a model is better asked for products than for matrices."""
+    return model.world.n_blocks > 1 and (model.apart or model.state_dim > LARGEST_DENSE)
+
+
 @dataclass(frozen=True)
 class Variances:
     """Hyperparameters, updated between rounds.

@@ -24,7 +24,7 @@ import numpy as np
 from logel.errors import OptionError
 from logel.inference.dense import Dense
 from logel.inference.matrix_free import MatrixFree
-from logel.inference.rounds import Algebra, Round, Variances
+from logel.inference.rounds import Algebra, Round, Variances, in_products
 from logel.inference.weight_posterior import weight_posterior
 from logel.rules.rule import RandomWalk, Rule
 from logel.types import Float
@@ -33,8 +33,6 @@ from logel.types import Float
 _WARM_UP = 2
 # Prior variance that holds the weights at zero.
 _NO_WEIGHT = 1e-12
-# Coordinates of a state up to which matrices are faster than products.
-LARGEST_DENSE = 150
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,11 +162,8 @@ def fit_random_walk(model: Rule, *, start: Start | None = None) -> JointFit:
 
 
 def algebra_of(model: Rule) -> Algebra[Any]:
-    """Matrices for small states, products for tables: walks' states never meet in any."""
-    walking = isinstance(model, RandomWalk)
-    if model.world.n_blocks > 1 and (walking or model.state_dim > LARGEST_DENSE):
-        return MatrixFree()
-    return Dense()
+    """Matrices for small states, products for others."""
+    return MatrixFree() if in_products(model) else Dense()
 
 
 def expected_covariance(fit: JointFit, *, episodes: float = 1.0, more_steps: int = 0) -> Float:

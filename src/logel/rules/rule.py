@@ -58,6 +58,8 @@ class Rule(ABC):
     """Whether the state is a whole table of values, which a policy shows only up to a potential."""
     keeps_scale: ClassVar[bool] = False
     """Whether known learning rates give the weights a scale."""
+    apart: ClassVar[bool] = False
+    """Whether the blocks of a state never meet: what each does depends on itself alone."""
     second_start: bool = False
 
     def __init__(self, world: World, rates: Float | None = None) -> None:
@@ -132,6 +134,7 @@ class RandomWalk(Rule):
     """Parameters that drift without any reward: the null every rule must beat."""
 
     name = "random walk"
+    apart = True
 
     def following(self, states: Float, parameters: Float) -> Float:
         """Stay where you are."""

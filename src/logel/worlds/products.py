@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import solve_triangular
+from scipy.linalg import cho_solve, solve_triangular
 
 from logel.types import Float
 from logel.worlds.expectation import Expectation
@@ -244,26 +244,50 @@ class StepNoise:
         parts = [rows.reshape(-1, s, b).transpose(1, 2, 0) for rows in self.rows]
         return np.stack([self.blocks[t] + p @ np.swapaxes(p, 1, 2) for t, p in enumerate(parts)])
 
-    def whitener(self) -> Callable[[Float], float]:
-        """Computes sum_t e[t]' shape[t]^-1 e[t] for errors (m, D)."""
+    @cached_property
+    def _inverse(self) -> Float:
+        """Of the blocks."""
+        return np.asarray(np.linalg.inv(self.blocks))
+
+    @cached_property
+    def _roots(self) -> tuple[Float, ...]:
+        """Of one plus the rows' products in the metric of the blocks, for every step."""
         m, s, b, _ = self.blocks.shape
-        inverse = np.linalg.inv(self.blocks)
         roots = []
         for t, rows in enumerate(self.rows):
             parts = rows.reshape(-1, s, b).transpose(1, 2, 0)
-            spread = np.matmul(inverse[t], parts).reshape(s * b, -1)
+            spread = np.matmul(self._inverse[t], parts).reshape(s * b, -1)
             roots.append(np.linalg.cholesky(np.eye(len(rows)) + rows @ spread))
+        return tuple(roots)
 
-        def misfit(errors: Float) -> float:
-            grouped = errors.reshape(m, s, b, 1)
-            scaled = np.matmul(inverse, grouped)
-            total = float((grouped * scaled).sum())
-            for root, rows, e in zip(roots, self.rows, scaled.reshape(m, -1), strict=False):
-                white = solve_triangular(root, rows @ e, lower=True, check_finite=False)
-                total -= float(white @ white)
-            return total
+    def solve(self, columns: Float) -> Float:
+        """Inverse shapes times columns (m, D, k)."""
+        m, s, b, _ = self.blocks.shape
+        grouped = columns.reshape(m, s, b, -1)
+        result = np.matmul(self._inverse, grouped)
+        for t, (rows, root) in enumerate(zip(self.rows, self._roots, strict=True)):
+            inner = cho_solve((root, True), rows @ result[t].reshape(s * b, -1), check_finite=False)
+            again = (rows.T @ inner).reshape(s, b, -1)
+            result[t] -= np.matmul(self._inverse[t], again)
+        return result.reshape(columns.shape)
 
-        return misfit
+    def misfit(self, errors: Float) -> float:
+        """Sum of e[t]' shape[t]^-1 e[t] for errors (m, D)."""
+        m, s, b, _ = self.blocks.shape
+        grouped = errors.reshape(m, s, b, 1)
+        scaled = np.matmul(self._inverse, grouped)
+        total = float((grouped * scaled).sum())
+        for root, rows, e in zip(self._roots, self.rows, scaled.reshape(m, -1), strict=False):
+            white = solve_triangular(root, rows @ e, lower=True, check_finite=False)
+            total -= float(white @ white)
+        return total
+
+    def log_determinants(self) -> Float:
+        """Of the shapes, (m,)."""
+        total = np.linalg.slogdet(self.blocks)[1].sum(axis=1)
+        for t, root in enumerate(self._roots):
+            total[t] += 2 * np.log(np.diagonal(root)).sum()
+        return np.asarray(total)
 
 
 @dataclass(frozen=True, eq=False)
