@@ -106,9 +106,11 @@ class Dense(Algebra[Prediction]):
         """The same with noise alike in all directions."""
         return replace(found, shape=np.broadcast_to(np.eye(found.shape.shape[1]), found.shape.shape))
 
-    def damped(self, found: Prediction, before: Prediction | None) -> Prediction:
-        """The same with noise halfway between its own and that of the round before."""
-        return found if before is None else replace(found, shape=(found.shape + before.shape) / 2)
+    def damped(self, found: Prediction, before: Prediction | None, share: float) -> Prediction:
+        """The same with noise in which its own has a share, and that before it has the rest."""
+        if before is None:
+            return found
+        return replace(found, shape=share * found.shape + (1 - share) * before.shape)
 
     def smooth(
         self,

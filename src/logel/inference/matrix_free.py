@@ -40,8 +40,9 @@ from logel.worlds.products import Linearised, StepNoise
 # Signs drawn: coupling's share of log det A, one to twenty nats at a thousand parameters, is known
 # to about half a nat.
 N_PROBES = 24
-# Residuals at which conjugate gradients end: of the path, and of the signs, whose noise is larger.
-_TOLERANCE, _ROUGH = 1e-8, 1e-2
+# Residuals at which conjugate gradients end: of the path, which is a small difference of large
+# numbers, of the border, whose errors enter squared, and of the signs, whose own noise is larger.
+_EXACT, _FINE, _ROUGH = 1e-10, 1e-6, 1e-2
 # Rounds that still are far from anything, where steps blow up, take the most.
 _MOST_PRODUCTS = 120
 
@@ -121,14 +122,18 @@ class _System:
         """Whitened columns carried back through the path."""
         return self.path.back(self.seen.times(self.chains.turned(columns)))
 
-    def solve(self, targets: Float, signs: Float) -> tuple[Float, Float, Float, Float]:
+    def solve(
+        self, targets: Float, signs: Float, *, tolerance: float = _EXACT
+    ) -> tuple[Float, Float, Float, Float]:
         """W^-1 times targets, border and signs; the border; and signs' logarithms of W."""
         border = self.chains.whiten(self.seen.times(self.effect))
         columns = np.concatenate([targets, border, signs], axis=3)
-        exact = targets.shape[3] + border.shape[3]
+        tolerances = np.full(columns.shape[3], _ROUGH)
+        tolerances[: targets.shape[3] + border.shape[3]] = _FINE
+        tolerances[: targets.shape[3]] = tolerance
         found = _Solved(columns, np.zeros(signs.shape[3]))
         if self.coupled:
-            found = _conjugate_gradients(self.product, columns, exact=exact)
+            found = _conjugate_gradients(self.product, columns, tolerances, signs.shape[3])
         k = targets.shape[3]
         return found.columns[..., :k], border, found.columns[..., k:], found.logs
 
@@ -155,7 +160,10 @@ def smooth(
     mean = path.onward(-states[0].reshape(s, b, 1), lambda t: gap[t], n)
     expected = mean + path.covariance(path.back(seen.score)) + effect @ _inner(effect, seen.score)
     signs = _signs(model, min(n_probes, s) if system.coupled else 0)
-    answer, border, rest, logs = system.solve(chains.whiten(seen.times(expected)), signs)
+    # What only weighs replicates need not be exact.
+    tolerance = _EXACT if n_probes else _FINE
+    target = chains.whiten(seen.times(expected))
+    answer, border, rest, logs = system.solve(target, signs, tolerance=tolerance)
     bordered, tried = rest[..., :p], rest[..., p:]
     core = np.eye(p) + _inner(border, bordered)
     inverse = np.linalg.inv((core + core.T) / 2)
@@ -231,15 +239,15 @@ def _inner(left: Float, right: Float) -> Float:
 
 
 def _conjugate_gradients(
-    product: Callable[[Float], Float], columns: Float, *, exact: int
+    product: Callable[[Float], Float], columns: Float, tolerances: Float, n_signs: int
 ) -> _Solved:
-    """Solve for all columns in lockstep, the first ones to full accuracy."""
+    """Solve for all columns in lockstep, each to its tolerance; the last ones are signs."""
     shape, k = columns.shape, columns.shape[3]
     residual = columns.reshape(-1, k).copy()
     solution = np.zeros_like(residual)
     size = (residual**2).sum(axis=0)
     first = size.copy()
-    enough = first * np.where(np.arange(k) < exact, _TOLERANCE, _ROUGH) ** 2
+    enough = first * tolerances**2
     # Lanczos' tridiagonal matrices; a column that is done has ones on its diagonal.
     diagonal, beside = np.ones((_MOST_PRODUCTS, k)), np.zeros((_MOST_PRODUCTS, k))
     kept = np.zeros(k)
@@ -269,7 +277,7 @@ def _conjugate_gradients(
             )
     solution[:, on] = found
     logs = [
-        first[j] * _log_quadrature(diagonal[:, j], beside[:-1, j]) for j in range(exact, k)
+        first[j] * _log_quadrature(diagonal[:, j], beside[:-1, j]) for j in range(k - n_signs, k)
     ]
     return _Solved(solution.reshape(shape), np.array(logs))
 
@@ -292,9 +300,11 @@ class MatrixFree(Algebra[Linearised]):
         m, s, b, _ = found.noise.blocks.shape
         return found.with_noise(StepNoise.even(m, s, b))
 
-    def damped(self, found: Linearised, before: Linearised | None) -> Linearised:
-        """The same with noise halfway between its own and that of the round before."""
-        return found if before is None else found.with_noise(found.noise.mean(before.noise))
+    def damped(self, found: Linearised, before: Linearised | None, share: float) -> Linearised:
+        """The same with noise in which its own has a share, and that before it has the rest."""
+        if before is None:
+            return found
+        return found.with_noise(found.noise.mixed(before.noise, share))
 
     def smooth(
         self,

@@ -215,8 +215,6 @@ def _smoothed(
 
         noise = _world_noise(worlds, fit.model.as_policy(fit.states), shifted)
     back = worlds.outward(fit.model, fit.model.as_policy(fit.states), fit.parameters)
-    # The last nat of evidence changes nothing that is reported.
-    settled = fit.converged or abs(float(np.diff(fit.trace[-2:])[0])) < 1.0
     found = Found(
         weights=back @ choice.posterior(choice.name).mean,
         rates=fit.model.rates_of(fit.parameters, watched.history.n_steps),
@@ -225,7 +223,7 @@ def _smoothed(
         words=_words("path cloned jointly with the weights", choice.name, choice.gains),
         rule=choice.name,
         gains=choice.gains,
-        solved=Status.OK if settled else Status.NOT_CONVERGED,
+        solved=Status.OK if fit.settled else Status.NOT_CONVERGED,
         trace=np.array(fit.trace),
         rank=0,
         condition=float(np.linalg.cond(fit.covariance)) ** 0.5,

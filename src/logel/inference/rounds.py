@@ -37,6 +37,11 @@ class Variances:
     start: float = 1.0
     scale: float = 1.0
 
+    def nearer(self, other: Variances, share: float) -> Variances:
+        """Only a share of the way here, from others; on a logarithmic scale."""
+        mine, theirs = (np.log([v.noise, v.start, v.scale]) for v in (self, other))
+        return Variances(*(float(x) for x in np.exp(theirs + share * (mine - theirs))))
+
 
 @dataclass(frozen=True, eq=False)
 class Round:
@@ -66,8 +71,8 @@ class Algebra(ABC, Generic[Predicted]):
         """The same with noise alike in all directions."""
 
     @abstractmethod
-    def damped(self, found: Predicted, before: Predicted | None) -> Predicted:
-        """The same with noise halfway between its own and that of the round before."""
+    def damped(self, found: Predicted, before: Predicted | None, share: float) -> Predicted:
+        """The same with noise in which its own has a share, and that before it has the rest."""
 
     @abstractmethod
     def smooth(

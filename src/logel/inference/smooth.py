@@ -77,6 +77,13 @@ class JointFit:
     trace: tuple[float, ...]
 
     @property
+    def settled(self) -> bool:
+        """Whether the last round changed nothing that is reported: a nat of evidence does not."""
+        return self.converged or (
+            len(self.trace) > 1 and abs(self.trace[-1] - self.trace[-2]) < 1.0
+        )
+
+    @property
     def weights(self) -> Float:
         """Most probable weights for the fitted variances, shape (q,)."""
         return self.parameters[: self.model.n_features]
@@ -89,6 +96,7 @@ def fit_path(
     start: JointFit | Start | None = None,
     weightless: bool = False,
     weights_only: bool = False,
+    settling: bool = False,
 ) -> JointFit:
     """Fit a learner model to the action counts of all stages.
 
@@ -99,6 +107,7 @@ def fit_path(
             (such as the random walk), or begin at a point of your own.
         weightless: Hold the weights at zero: the same learner, without a reward. The null that a
             reward has to beat.
+        settling: Let variances and noise follow ever more slowly, for fits that go in circles.
         weights_only: Nobody will ask for the evidence, which may be off then.
     """
     if max_rounds < 1:
@@ -120,7 +129,7 @@ def fit_path(
             trace = list(start.trace)
     algebra = algebra_of(model)
     before: Any = None
-    drift = 1.0
+    drift, share = 1.0, 0.5
     for done in range(1, max_rounds + 1):
         prediction = algebra.predict(model, states[:-1], parameters)
         used = replace(variances, scale=_NO_WEIGHT) if weightless else variances
@@ -129,7 +138,8 @@ def fit_path(
             used = replace(used, noise=max(used.noise, 0.03))
         else:
             # The shape follows the weights, which follow the shape: averaging damps the cycle.
-            prediction = before = algebra.damped(prediction, before)
+            share = 1 / (done + 1) if settling else share
+            prediction = before = algebra.damped(prediction, before, share)
         prior = np.concatenate([np.full(q, used.scale), model.nuisance_variance])
         round_ = algebra.smooth(
             model, states, parameters, middle, prior, prediction, used, rough=weights_only
@@ -138,7 +148,8 @@ def fit_path(
         states, parameters, value = target.ascend(states, parameters, round_)
         trace.append(value.total - 0.5 * round_.log_determinant)
         if done > 1:
-            variances, drift = _update(model, used, round_, value, states[0], parameters[:q], drift)
+            new, drift = _update(model, used, round_, value, states[0], parameters[:q], drift)
+            variances = new.nearer(variances, 2 * share) if settling else new
         converged = len(trace) >= 5 and bool(np.abs(np.diff(trace[-3:])).max() < 0.1)
         if converged:
             break

@@ -20,7 +20,7 @@ from logel.worlds.expectation import Expectation
 
 # Numbers of d x d tables held at once, half a gigabyte; and states of a dense world up to which
 # tables are put together.
-_MOST_NUMBERS, _DENSE_STATES = 2**26, 120
+_MOST_NUMBERS, _DENSE_STATES = 2**27, 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Curving:
             return self._swept(t, columns)
         if self._tables[t] is None:
             self._tables[t] = self._crossed(t)
-        flat = columns.reshape(-1, columns.shape[2])
+        flat = columns.reshape(-1, columns.shape[2]).astype(np.float32)
         return np.matmul(self.own[t], columns) + (self._tables[t] @ flat).reshape(columns.shape)
 
     @cached_property
@@ -68,31 +68,33 @@ class Curving:
         return [None] * m if affordable and size <= _MOST_NUMBERS else None
 
     def _crossed(self, t: int) -> Float:
-        """X + X' of policy t, shape (d, d)."""
+        """X + X' of policy t, shape (d, d), in single precision: what is slow is to read it."""
         policy, here = self.policy[t], self.discounts[:, None] * self.here[:, t]
         s, a = policy.shape
         free = (policy * self.advantage[:, t])[..., :-1]
-        kernel = self.expectation.mixed(policy)
+        kernel = self.expectation.mixed(policy).single()
         n_times, b, index = len(here) - 1, a - 1, np.arange(s)
         # How values at times to come depend on all logits; last the sum over all states.
-        slopes = np.zeros((s + 1, max(n_times, 1), s * b))
-        value = np.zeros((s, s * b))
+        slopes = np.zeros((s + 1, max(n_times, 1), s * b), dtype=np.float32)
+        value = np.zeros((s, s * b), dtype=np.float32)
         for h in range(n_times, 0, -1):
             if h < n_times:
-                value = self.gamma * kernel.ahead(value)
+                value = kernel.ahead(value)
+                value *= np.float32(self.gamma)
             value.reshape(s, s, b)[index, index] += free[h]
             slopes[:s, h - 1], slopes[s, h - 1] = value, value.sum(axis=0)
         # How often a state is followed by what it leads to at once, at every time.
         pairs = self.expectation.pairs
-        found = np.empty((len(pairs.states), s * b))
+        found = np.empty((len(pairs.states), s * b), dtype=np.float32)
+        often = here[:n_times].T.astype(np.float32)
         for follower, at in enumerate(pairs.by_follower):
-            found[at] = here[:n_times, pairs.states[at]].T @ slopes[follower, :n_times]
+            found[at] = often[pairs.states[at]] @ slopes[follower, :n_times]
         ahead = pairs.table - np.repeat(pairs.mixed(policy), a, axis=0)
         weights = self.gamma * (policy[..., None] * ahead.reshape(s, a, -1))[:, :b]
         rows = np.repeat(index, b), np.tile(np.arange(b), s)
         chosen = sparse.csr_array(
             (
-                weights[rows].ravel(),
+                weights[rows].ravel().astype(np.float32),
                 pairs.numbers[rows[0]].ravel(),
                 np.arange(s * b + 1) * pairs.numbers.shape[1],
             ),

@@ -72,6 +72,13 @@ class Expectation:
         floor = None if self.floor is None else rows @ self.floor
         return Expectation(matrix, sparse.csr_array(matrix.T), floor)
 
+    def single(self) -> Expectation:
+        """In single precision."""
+        floor = None if self.floor is None else self.floor.astype(np.float32)
+        return Expectation(
+            self.matrix.astype(np.float32), self.turned.astype(np.float32), floor
+        )
+
     @cached_property
     def pairs(self) -> Pairs:
         """Who follows whom."""

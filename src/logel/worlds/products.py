@@ -219,13 +219,16 @@ class StepNoise:
             tuple(np.swapaxes(roots, 1, 2)),
         )
 
-    def mean(self, other: StepNoise) -> StepNoise:
-        """Halfway between two: blocks, and roots of what is between them."""
+    def mixed(self, other: StepNoise, share: float) -> StepNoise:
+        """This one in a share and another in the rest: blocks, and roots of what is beside them."""
         if len(self.rows) != len(other.rows):
             # Without weights there are no rows yet; what comes then is taken as it is.
             return self if self.rows else other
-        rows = tuple((a + b) / 2 for a, b in zip(self.rows, other.rows, strict=True))
-        return StepNoise((self.blocks + other.blocks) / 2, rows)
+        rows = zip(self.rows, other.rows, strict=True)
+        return StepNoise(
+            share * self.blocks + (1 - share) * other.blocks,
+            tuple(share * own + (1 - share) * before for own, before in rows),
+        )
 
     def times(self, t: int, columns: Float) -> Float:
         """Of step t, times columns (S, B, k)."""
