@@ -40,9 +40,9 @@ from logel.worlds.products import Linearised, StepNoise
 # Signs drawn: coupling's share of log det A, one to twenty nats at a thousand parameters, is known
 # to about half a nat.
 N_PROBES = 24
-# Residuals at which conjugate gradients end: of the path, which is a small difference of large
-# numbers, of the border, whose errors enter squared, and of the signs, whose own noise is larger.
-_EXACT, _FINE, _ROUGH = 1e-10, 1e-6, 1e-2
+# Residuals at which conjugate gradients end: of path and border, moves being small differences of
+# large numbers; the same where only replicates are weighed; and of signs, whose own noise is larger.
+_EXACT, _FINE, _ROUGH = 1e-10, 1e-7, 1e-2
 # Rounds that still are far from anything, where steps blow up, take the most.
 _MOST_PRODUCTS = 120
 
@@ -129,8 +129,7 @@ class _System:
         border = self.chains.whiten(self.seen.times(self.effect))
         columns = np.concatenate([targets, border, signs], axis=3)
         tolerances = np.full(columns.shape[3], _ROUGH)
-        tolerances[: targets.shape[3] + border.shape[3]] = _FINE
-        tolerances[: targets.shape[3]] = tolerance
+        tolerances[: targets.shape[3] + border.shape[3]] = tolerance
         found = _Solved(columns, np.zeros(signs.shape[3]))
         if self.coupled:
             found = _conjugate_gradients(self.product, columns, tolerances, signs.shape[3])
