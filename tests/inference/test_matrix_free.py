@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logel.data.history import LearningHistory
 from logel import Episode
+from logel.data.history import LearningHistory
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.inference import choose, dense, matrix_free, rounds
 from logel.inference.chains import Chains

@@ -15,12 +15,11 @@ from scipy.stats import multivariate_normal, norm
 
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.envs.tabular import TabularMDP, random_mdp
-from logel.inference import dense, matrix_free
+from logel.inference import dense
 from logel.inference.rounds import Variances
 from logel.inference.smooth import (
     JointFit,
     _Objective,
-    algebra_of,
     fit_path,
     fit_random_walk,
 )

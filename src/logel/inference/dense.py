@@ -104,7 +104,9 @@ class Dense(Algebra[Prediction]):
 
     def evened(self, found: Prediction) -> Prediction:
         """The same with noise alike in all directions."""
-        return replace(found, shape=np.broadcast_to(np.eye(found.shape.shape[1]), found.shape.shape))
+        return replace(
+            found, shape=np.broadcast_to(np.eye(found.shape.shape[1]), found.shape.shape)
+        )
 
     def damped(self, found: Prediction, before: Prediction | None, share: float) -> Prediction:
         """The same with noise in which its own has a share, and that before it has the rest."""

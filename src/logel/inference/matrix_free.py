@@ -41,7 +41,7 @@ from logel.worlds.products import Linearised, StepNoise
 # to about half a nat.
 N_PROBES = 24
 # Residuals at which conjugate gradients end: of path and border, moves being small differences of
-# large numbers; the same where only replicates are weighed; and of signs, whose own noise is larger.
+# large numbers; the same where only replicates are weighed; of signs, whose own noise is larger.
 _EXACT, _FINE, _ROUGH = 1e-10, 1e-7, 1e-2
 # Rounds that still are far from anything, where steps blow up, take the most.
 _MOST_PRODUCTS = 120
@@ -78,7 +78,7 @@ class _Path:
         )
 
     def parts(self, left: Float, right: Float) -> tuple[Float, Float]:
-        """left' K' right for columns carried back: K' from process noise, and from the start."""
+        """Of columns carried back, left' K' right: K' from process noise, and from the start."""
         noise = [
             (left[t + 1] * self.found.noise.times(t, right[t + 1])).sum(axis=(0, 1))
             for t in range(len(left) - 1)
@@ -319,9 +319,7 @@ class MatrixFree(Algebra[Linearised]):
     ) -> Round:
         """One pass, linear around states (m + 1, D) and parameters (q + k,)."""
         n_probes = 0 if rough else N_PROBES
-        return smooth(
-            model, states, parameters, middle, prior, found, variances, n_probes=n_probes
-        )
+        return smooth(model, states, parameters, middle, prior, found, variances, n_probes=n_probes)
 
     def misfit(self, found: Linearised, noise: float) -> Callable[[Float], float]:
         """Computes what errors (m, D) of the steps weigh, squared, in units of their noise."""

@@ -37,11 +37,11 @@ from logel.worlds.linear import LinearWorld
 from logel.worlds.table import TabularWorld
 
 logger = logging.getLogger(__name__)
-# Parameters of a table: its states meet in sparse products, whose work grows with their number. This
-# many take minutes of one core, and of more the Jacobians of single stages take less.
+# Parameters of a table: its states meet in sparse products, whose work grows with their number.
+# This many take minutes of one core.
 LARGEST_TABLE = 3000
-# Other families are smoothed in matrices. Work of a hidden path of m steps of D parameters under all
-# rules, in units of m D^3: this much takes about a minute of one core.
+# Other families are smoothed in matrices. Work of a hidden path of m steps of D parameters under
+# all rules, in units of m D^3: this much takes about a minute of one core.
 AFFORDABLE = 1.5e8
 # Known paths are regressed on, which is D x D algebra a few dozen times.
 LARGEST_KNOWN = 600
@@ -211,7 +211,9 @@ def _smoothed(
     if watched.intervals:
 
         def shifted(world: World) -> Float:
-            return fit_path(worlds.rule(choice.name, world), max_rounds=1, start=fit, weights_only=True).weights
+            return fit_path(
+                worlds.rule(choice.name, world), max_rounds=1, start=fit, weights_only=True
+            ).weights
 
         noise = _world_noise(worlds, fit.model.as_policy(fit.states), shifted)
     back = worlds.outward(fit.model, fit.model.as_policy(fit.states), fit.parameters)

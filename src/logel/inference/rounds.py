@@ -13,7 +13,6 @@ import numpy.typing as npt
 from logel.rules.rule import Rule
 from logel.types import Float
 
-
 # Coordinates of a state up to which matrices are faster than products.
 LARGEST_DENSE = 150
 

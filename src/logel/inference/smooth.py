@@ -141,8 +141,10 @@ def fit_path(
             share = 1 / (done + 1) if settling else share
             prediction = before = algebra.damped(prediction, before, share)
         prior = np.concatenate([np.full(q, used.scale), model.nuisance_variance])
+        # Nothing follows from the evidence of a first round.
+        rough = weights_only or (done == 1 < max_rounds and not warm)
         round_ = algebra.smooth(
-            model, states, parameters, middle, prior, prediction, used, rough=weights_only
+            model, states, parameters, middle, prior, prediction, used, rough=rough
         )
         target = _Objective(model, middle, prior, algebra.misfit(prediction, used.noise), used)
         states, parameters, value = target.ascend(states, parameters, round_)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from logel.types import Float
-from logel.worlds.expectation import Expectation
+from logel.worlds.expectation import Expectation, Numbers
 
 # Numbers of d x d tables held at once, half a gigabyte; and states of a dense world up to which
 # tables are put together.
@@ -52,41 +53,53 @@ class Curving:
 
     def product(self, t: int, columns: Float) -> Float:
         """Derivative of policy t's gradient along columns (S, A - 1, k), of the same shape."""
-        if self._tables is None:
+        if not self._affordable:
             return self._swept(t, columns)
-        if self._tables[t] is None:
+        if t not in self._tables:
             self._tables[t] = self._crossed(t)
         flat = columns.reshape(-1, columns.shape[2]).astype(np.float32)
         return np.matmul(self.own[t], columns) + (self._tables[t] @ flat).reshape(columns.shape)
 
     @cached_property
-    def _tables(self) -> list[Float | None] | None:
-        """X + X' of every policy once it is asked for, or None where they take too much room."""
-        m, s, a = self.policy.shape
-        size = m * (s * (a - 1)) ** 2
-        affordable = self.expectation.is_sparse or s <= _DENSE_STATES
-        return [None] * m if affordable and size <= _MOST_NUMBERS else None
+    def _tables(self) -> dict[int, Numbers]:
+        """X + X' of the policies that were asked for."""
+        return {}
 
-    def _crossed(self, t: int) -> Float:
-        """X + X' of policy t, shape (d, d), in single precision: what is slow is to read it."""
+    @cached_property
+    def _affordable(self) -> bool:
+        """Whether all policies' tables can be put together and held."""
+        m, s, a = self.policy.shape
+        few = self.expectation.is_sparse or s <= _DENSE_STATES
+        return few and m * (s * (a - 1)) ** 2 <= _MOST_NUMBERS
+
+    def table(self, t: int) -> Float:
+        """Second derivatives of policy t's return, shape (d, d)."""
+        result = np.asarray(self._crossed(t, np.float64), dtype=float)
+        s, b, _ = self.own[t].shape
+        index = np.arange(s)
+        result.reshape(s, b, s, b)[index, :, index, :] += self.own[t]
+        return result
+
+    def _crossed(self, t: int, precision: type[np.floating[Any]] = np.float32) -> Numbers:
+        """X + X' of policy t, shape (d, d); what is slow is to read it."""
         policy, here = self.policy[t], self.discounts[:, None] * self.here[:, t]
         s, a = policy.shape
         free = (policy * self.advantage[:, t])[..., :-1]
-        kernel = self.expectation.mixed(policy).single()
+        kernel = self.expectation.mixed(policy).to(precision)
         n_times, b, index = len(here) - 1, a - 1, np.arange(s)
         # How values at times to come depend on all logits; last the sum over all states.
-        slopes = np.zeros((s + 1, max(n_times, 1), s * b), dtype=np.float32)
-        value = np.zeros((s, s * b), dtype=np.float32)
+        slopes = np.zeros((s + 1, max(n_times, 1), s * b), dtype=precision)
+        value: Numbers = np.zeros((s, s * b), dtype=precision)
         for h in range(n_times, 0, -1):
             if h < n_times:
                 value = kernel.ahead(value)
-                value *= np.float32(self.gamma)
+                value *= precision(self.gamma)
             value.reshape(s, s, b)[index, index] += free[h]
             slopes[:s, h - 1], slopes[s, h - 1] = value, value.sum(axis=0)
         # How often a state is followed by what it leads to at once, at every time.
         pairs = self.expectation.pairs
-        found = np.empty((len(pairs.states), s * b), dtype=np.float32)
-        often = here[:n_times].T.astype(np.float32)
+        found = np.empty((len(pairs.states), s * b), dtype=precision)
+        often = here[:n_times].T.astype(precision)
         for follower, at in enumerate(pairs.by_follower):
             found[at] = often[pairs.states[at]] @ slopes[follower, :n_times]
         ahead = pairs.table - np.repeat(pairs.mixed(policy), a, axis=0)
@@ -94,7 +107,7 @@ class Curving:
         rows = np.repeat(index, b), np.tile(np.arange(b), s)
         chosen = sparse.csr_array(
             (
-                weights[rows].ravel().astype(np.float32),
+                weights[rows].ravel().astype(precision),
                 pairs.numbers[rows[0]].ravel(),
                 np.arange(s * b + 1) * pairs.numbers.shape[1],
             ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from scipy import sparse
 
 from logel.types import Float
 
+Numbers = npt.NDArray[np.floating[Any]]
+"""Of single or double precision."""
 # Below this many states a dense product is faster than any bookkeeping.
 _SMALL = 64
 # Share of entries above their row's smallest up to which the sparse product wins.
@@ -25,9 +28,9 @@ _SPARSE = 0.15
 class Expectation:
     """Transitions P (R, S), R = S A, to be multiplied from both sides."""
 
-    matrix: Float | sparse.csr_array  # above the floor, shape (R, S)
-    turned: Float | sparse.csr_array  # its transpose
-    floor: Float | None  # what every entry of a row has at least, shape (R, 1); None: nothing
+    matrix: Numbers | sparse.csr_array  # above the floor, shape (R, S)
+    turned: Numbers | sparse.csr_array  # its transpose
+    floor: Numbers | None  # what every entry of a row has at least, shape (R, 1); None: nothing
 
     @classmethod
     def of(cls, flat: Float) -> Expectation:
@@ -45,7 +48,7 @@ class Expectation:
         """Whether products skip what is zero."""
         return not isinstance(self.matrix, np.ndarray)
 
-    def ahead(self, values: Float) -> Float:
+    def ahead(self, values: Numbers) -> Float:
         """P @ values, shape (R, k), for values (S, k)."""
         result = np.asarray(self.matrix @ values)
         if self.floor is not None:
@@ -72,12 +75,11 @@ class Expectation:
         floor = None if self.floor is None else rows @ self.floor
         return Expectation(matrix, sparse.csr_array(matrix.T), floor)
 
-    def single(self) -> Expectation:
-        """In single precision."""
-        floor = None if self.floor is None else self.floor.astype(np.float32)
-        return Expectation(
-            self.matrix.astype(np.float32), self.turned.astype(np.float32), floor
-        )
+    def to(self, precision: type[np.floating[Any]]) -> Expectation:
+        """In another precision."""
+        floor = None if self.floor is None else self.floor.astype(precision)
+        matrix, turned = (x.astype(precision, copy=False) for x in (self.matrix, self.turned))
+        return Expectation(matrix, turned, floor)
 
     @cached_property
     def pairs(self) -> Pairs:
@@ -114,10 +116,10 @@ class Pairs:
     states: npt.NDArray[np.int64]  # of every pair, shape (n,)
     by_follower: tuple[npt.NDArray[np.int64], ...]  # pairs of every follower
     numbers: npt.NDArray[np.int64]  # pairs of every state, shape (S, width)
-    table: Float  # probabilities of actions' followers, shape (S A, width)
+    table: Numbers  # probabilities of actions' followers, shape (S A, width)
 
     @classmethod
-    def of(cls, followers: npt.NDArray[np.int64], table: Float) -> Pairs:
+    def of(cls, followers: npt.NDArray[np.int64], table: Numbers) -> Pairs:
         """From each state's followers (S, width)."""
         s, width = followers.shape
         order = np.argsort(followers.ravel(), kind="stable")

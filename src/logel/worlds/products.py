@@ -243,7 +243,7 @@ class StepNoise:
         """What is within groups, shape (m, S, B, B)."""
         if not self.rows:
             return self.blocks
-        m, s, b, _ = self.blocks.shape
+        _, s, b, _ = self.blocks.shape
         parts = [rows.reshape(-1, s, b).transpose(1, 2, 0) for rows in self.rows]
         return np.stack([self.blocks[t] + p @ np.swapaxes(p, 1, 2) for t, p in enumerate(parts)])
 
@@ -255,7 +255,7 @@ class StepNoise:
     @cached_property
     def _roots(self) -> tuple[Float, ...]:
         """Of one plus the rows' products in the metric of the blocks, for every step."""
-        m, s, b, _ = self.blocks.shape
+        _, s, b, _ = self.blocks.shape
         roots = []
         for t, rows in enumerate(self.rows):
             parts = rows.reshape(-1, s, b).transpose(1, 2, 0)

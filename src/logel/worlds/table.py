@@ -21,7 +21,7 @@ from logel.worlds.curving import Curving
 from logel.worlds.expectation import Expectation
 from logel.worlds.products import Climb, Climbing, StepNoise, ThroughValues
 
-# Numbers held at once for the second derivatives of the return: a quarter of a gigabyte.
+# Numbers held at once for visits and values of all times: a quarter of a gigabyte.
 _AT_ONCE = 2**24
 # Of the noise of a sampled policy gradient: share of the analytic shape, the empirical one being
 # rank-deficient on its own; and stages on either side whose episodes shape the latter.
@@ -172,7 +172,10 @@ class TabularWorld(World):
         own episodes in nearby stages.
         """
         flow = self.flow(parameters)
-        curvature = self._curvature(flow, weights) if curved else None
+        curvature = None
+        if curved:
+            curving = self._curving(parameters, weights)
+            curvature = np.stack([curving.table(t) for t in range(len(parameters))])
         return Landscape(flow.jacobian, lambda: self.noise_shape(flow, weights), curvature)
 
     def natural(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
@@ -271,57 +274,6 @@ class TabularWorld(World):
         for h in range(1, self.horizon):
             here[h] = np.matmul(here[h - 1][:, None], kernel)[:, 0]
         return policy, kernel, here
-
-    def _curvature(self, flow: Flow, weights: Float) -> Float:
-        """Derivative of Psi(theta) @ weights w.r.t. theta, shape (m, d, d)."""
-        # Sensitivities of every time are held at once.
-        per_stage = self.horizon * self.n_states * self.n_parameters
-        parts = _blocks(len(flow.parameters), per_stage)
-        return np.concatenate([self._hessian(flow.parameters[part], weights) for part in parts])
-
-    def _hessian(self, parameters: Float, weights: Float) -> Float:
-        """The same, all stages at once, forward and then backward through time."""
-        d = self.n_parameters
-        policy, kernel, here = self._forward(parameters)
-        m, s, a = policy.shape
-        free = policy[:, :, : a - 1]
-        index = np.arange(s)
-        moved = self._sensitivities(free, kernel, here)
-        hessian = np.zeros((m, s, a - 1, d))
-        own = np.zeros((m, s, a - 1, a - 1))
-        paid, worth = self.features @ weights, np.zeros((m, s))
-        value = np.zeros((m, s, d))
-        for h in range(self.horizon - 1, -1, -1):
-            action_worth = paid + self.gamma * self.expect(worth)
-            worth = (policy * action_worth).sum(axis=2)
-            advantage = action_worth - worth[:, :, None]
-            action_value = self.gamma * self.expect(value)
-            value = np.matmul(policy[:, :, None, :], action_value)[:, :, 0, :]
-            scaled = free * advantage[:, :, : a - 1]
-            value.reshape(m, s, s, a - 1)[:, index, index, :] += scaled
-            discount = self.gamma**h
-            reach = discount * here[h][:, :, None] * free
-            hessian += reach[..., None] * (action_value[:, :, : a - 1] - value[:, :, None])
-            hessian += discount * scaled[..., None] * moved[h][:, :, None]
-            slope = np.eye(a - 1) - free[:, :, None, :]
-            own += (discount * here[h])[:, :, None, None] * scaled[..., None] * slope
-        view = hessian.reshape(m, s, a - 1, s, a - 1)
-        view[:, index, :, index, :] += np.moveaxis(own, 1, 0)
-        return hessian.reshape(m, d, d)
-
-    def _sensitivities(self, free: Float, kernel: Float, here: Float) -> Float:
-        """How parameters move where a policy is at every time, shape (H, m, S, d)."""
-        m, s, width = free.shape
-        d = s * width
-        # How a parameter of state s moves the state reached from s.
-        jump = free[..., None] * (self.transitions[:, :width] - kernel[:, :, None, :])
-        jump = np.ascontiguousarray(jump.reshape(m, d, s).transpose(0, 2, 1))
-        back = np.ascontiguousarray(kernel.transpose(0, 2, 1))
-        moved = np.zeros((self.horizon, m, s, d))
-        for h in range(1, self.horizon):
-            visits = np.repeat(here[h - 1], width, axis=1)[:, None, :]
-            moved[h] = np.matmul(back, moved[h - 1]) + visits * jump
-        return moved
 
     def noise_shape(self, flow: Flow, weights: Float) -> Float:
         """Covariance, up to scale, of a sampled policy gradient at every stage."""
