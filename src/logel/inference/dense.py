@@ -23,6 +23,8 @@ def smooth(
     prior: Float,
     prediction: Prediction,
     variances: Variances,
+    *,
+    rough: bool = False,
 ) -> Round:
     """Kalman filter and Rauch-Tung-Striebel smoother on deviations of (state, parameters)."""
     d, n = model.state_dim, model.state_dim + len(parameters)
@@ -55,6 +57,10 @@ def smooth(
         # Relative to each variance, so that the units of the weights do not matter.
         jitter = np.diag(1e-10 * np.diagonal(ahead_spread))
         root = np.linalg.cholesky(ahead_spread + jitter)
+        if rough:
+            back = cho_solve((root, True), later_mean - ahead_mean, check_finite=False)
+            smoothed.append((mean + spread @ (moves[t].T @ back), spread))
+            continue
         both = np.concatenate([moves[t] @ spread, np.eye(n)[:, :d]], axis=1)
         both = cho_solve((root, True), both, overwrite_b=True, check_finite=False)
         gain, inverse = both[:, :n].T, both[:, n:]
@@ -71,7 +77,7 @@ def smooth(
     return Round(
         state_moves=np.stack([mean[:d] for mean, _ in smoothed]),
         parameter_moves=smoothed[-1][0][d:],
-        parameter_covariance=smoothed[-1][1][d:, d:],
+        parameter_covariance=filtered[-1][1][d:, d:],
         start_variance=float(np.diagonal(smoothed[0][1])[:d].sum()),
         log_determinant=log_determinant,
         noise_freedom=freedom,
@@ -127,7 +133,7 @@ class Dense(Algebra[Prediction]):
         rough: bool = False,
     ) -> Round:
         """One pass, linear around states (m + 1, D) and parameters (q + k,)."""
-        return smooth(model, states, parameters, middle, prior, found, variances)
+        return smooth(model, states, parameters, middle, prior, found, variances, rough=rough)
 
     def misfit(self, found: Prediction, noise: float) -> Callable[[Float], float]:
         """Computes what errors (m, D) of the steps weigh, squared, in units of their noise."""
