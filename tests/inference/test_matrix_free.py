@@ -15,6 +15,7 @@ from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.inference import choose, dense, matrix_free, rounds
 from logel.inference.chains import Chains
 from logel.inference.infer import infer_reward
+from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.rounds import Variances
 from logel.inference.smooth import expected_covariance, fit_path, fit_random_walk
@@ -230,6 +231,20 @@ def test_what_more_data_would_do_is_the_same_in_products(
             changed.setattr(rounds, "LARGEST_DENSE", 1)
             found = expected_covariance(fit, **more)
         np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", ["gradient", "natural", "soft-policy"])
+def test_known_paths_are_regressed_on_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    model = RULES[name](local_world(rng, n_states=6, n_stages=7))
+    states = rng.normal(size=(7, 12))
+    wanted = fit_known_path(model, states)
+    monkeypatch.setattr(rounds, "LARGEST_DENSE", 1)
+    found = fit_known_path(model, states)
+    for field in ("parameters", "covariance", "evidence"):
+        np.testing.assert_allclose(
+            getattr(found, field), getattr(wanted, field), rtol=1e-6, atol=1e-9, err_msg=field
+        )
 
 
 def test_answers_do_not_depend_on_the_algebra(monkeypatch: pytest.MonkeyPatch) -> None:
