@@ -16,9 +16,9 @@ the tolerance of the conjugate gradients.
 
 The two traces and log det W are sums of z' f(W) z over columns z of fixed random signs
 (Hutchinson), each on a team of states far from each other; the same products give f = log by
-Lanczos' quadrature. Only what coupling adds to the chains is estimated: the chains' own part is exact, and
-random walks have no other. The signs being the same in all rounds, for all rules of a size,
-evidence settles, and errors of differences are smaller than their own.
+Lanczos' quadrature. Only what coupling adds to the chains is estimated: the chains' own part is
+exact, and random walks have no other. The signs being the same in all rounds, for all rules of a
+size, evidence settles, and errors of differences are smaller than their own.
 """
 
 from __future__ import annotations
