@@ -37,8 +37,11 @@ from logel.worlds.linear import LinearWorld
 from logel.worlds.table import TabularWorld
 
 logger = logging.getLogger(__name__)
-# Work of smoothing a hidden path of m steps of D parameters under all rules, in units of m D^3:
-# this much takes about a minute of one core (ten stages of 25 states and 4 actions: four seconds).
+# Parameters of a table: its states meet in sparse products, whose work grows with their number.
+# This many take minutes of one core.
+LARGEST_TABLE = 3000
+# Other families are smoothed in matrices. Work of a hidden path of m steps of D parameters under
+# all rules, in units of m D^3: this much takes about a minute of one core.
 AFFORDABLE = 1.5e8
 # Known paths are regressed on, which is D x D algebra a few dozen times.
 LARGEST_KNOWN = 600
@@ -50,11 +53,11 @@ def path_applies(watched: Watched) -> bool:
     """Whether the whole path can be fitted at once: a convex family of moderate size."""
     policy, known = watched.policy, watched.look.parameters is not None
     d, n_steps = policy.n_parameters, watched.history.n_steps
+    if policy.tabular:
+        return d <= LARGEST_TABLE
     affordable = d <= LARGEST_KNOWN if known else n_steps * float(d) ** 3 <= AFFORDABLE
-    if not (policy.convex and affordable):
+    if not (policy.convex and affordable and policy.worlds):
         return False
-    if policy.tabular or not policy.worlds:
-        return policy.tabular
     # A known path is gone through once, a hidden one in every round.
     return watched.look.n_rows <= (10 * LARGEST_ROWS if known else LARGEST_ROWS)
 
@@ -63,9 +66,10 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     """Weights, rates, rule and their uncertainty, and what cannot be told under that rule."""
     if not path_applies(watched):
         raise OptionError(
-            "method 'joint' needs a policy family that is linear in few parameters "
-            f"({LARGEST_KNOWN} if they are known; hidden, their cube times the steps may reach "
-            f"{AFFORDABLE:.2g}) and up to {LARGEST_ROWS} observed times: use 'two-step' for others"
+            f"method 'joint' needs a table of up to {LARGEST_TABLE} parameters, or a policy family "
+            f"that is linear in few ({LARGEST_KNOWN} if they are known; hidden, their cube times "
+            f"the steps may reach {AFFORDABLE:.2g}) and up to {LARGEST_ROWS} observed times: use "
+            "'two-step' for others"
         )
     moments, policy = look.seen.moments, watched.policy
     names = _among((TabularWorld if policy.tabular else LinearWorld).offers, method)
@@ -207,12 +211,12 @@ def _smoothed(
     if watched.intervals:
 
         def shifted(world: World) -> Float:
-            return fit_path(worlds.rule(choice.name, world), max_rounds=1, start=fit).weights
+            return fit_path(
+                worlds.rule(choice.name, world), max_rounds=1, start=fit, weights_only=True
+            ).weights
 
         noise = _world_noise(worlds, fit.model.as_policy(fit.states), shifted)
     back = worlds.outward(fit.model, fit.model.as_policy(fit.states), fit.parameters)
-    # The last nat of evidence changes nothing that is reported.
-    settled = fit.converged or abs(float(np.diff(fit.trace[-2:])[0])) < 1.0
     found = Found(
         weights=back @ choice.posterior(choice.name).mean,
         rates=fit.model.rates_of(fit.parameters, watched.history.n_steps),
@@ -221,7 +225,7 @@ def _smoothed(
         words=_words("path cloned jointly with the weights", choice.name, choice.gains),
         rule=choice.name,
         gains=choice.gains,
-        solved=Status.OK if settled else Status.NOT_CONVERGED,
+        solved=Status.OK if fit.settled else Status.NOT_CONVERGED,
         trace=np.array(fit.trace),
         rank=0,
         condition=float(np.linalg.cond(fit.covariance)) ** 0.5,

@@ -14,6 +14,7 @@ from scipy.special import logsumexp, softmax
 from logel.rules.rule import Prediction, RandomWalk, Rule
 from logel.types import Float
 from logel.worlds.base import Observation, World
+from logel.worlds.products import Linearised, StepNoise, ThroughValues
 from logel.worlds.table import TabularWorld, observe_counts, relative
 
 
@@ -39,6 +40,12 @@ class SoftPolicy(Rule):
         found = self.world.evaluate(states, parameters[: self.n_features], entropy=True)
         return Prediction(found.values, found.slope, found.design, self.identity(len(states)))
 
+    def linearised(self, states: Float, parameters: Float) -> Linearised:
+        """The same in products."""
+        found = self.world.evaluate(states, parameters[: self.n_features], entropy=True)
+        noise = StepNoise.even(len(states), self.world.n_states, self.block_width)
+        return Linearised(found.values, found.transition(0.0, 1.0), found.design, noise)
+
 
 class ValueRule(Rule):
     """Rules whose state is the whole table of values, D = S A."""
@@ -57,6 +64,10 @@ class ValueRule(Rule):
     def probabilities(self, states: Float) -> Float:
         """Action probabilities, shape (..., S, A)."""
         return np.asarray(softmax(self.table(states), axis=-1))
+
+    def through(self, slope: Float, keep: Float, gain: Float) -> ThroughValues:
+        """Transitions by way of the value of what follows; its slope is that of a state's own."""
+        return ThroughValues(self.world.expectation, slope, None, keep, gain, relative=False)
 
     def observe(self, stage: int, state: Float) -> Observation:
         """Actions are counted by state; each state's are multinomial."""
@@ -109,6 +120,16 @@ class SoftValue(ValueRule):
             shape=self.identity(m),
         )
 
+    def linearised(self, states: Float, parameters: Float) -> Linearised:
+        """The same in products."""
+        w, (m, d) = self.world, states.shape
+        return Linearised(
+            self.following(states, parameters),
+            self.through(self.probabilities(states), np.zeros(1), np.full(1, w.gamma)),
+            np.broadcast_to(w.features.reshape(1, d, -1), (m, d, w.n_features)),
+            StepNoise.even(m, w.n_states, w.n_actions),
+        )
+
 
 class QLearning(ValueRule):
     """Q-learning, on average: only pairs the behaviour visits move towards their hard backup.
@@ -151,12 +172,34 @@ class QLearning(ValueRule):
         transition = moved * slope.reshape(m, d, d)
         index = np.arange(d)
         transition[:, index, index] += 1 - moved[..., 0]
-        own = ((1 - share) * visits * difference).reshape(m, d, 1)
-        design = np.concatenate([moved * w.features.reshape(1, d, -1), own, moved], axis=2)
-        spread = (share * difference**2).reshape(m, d)
+        design, spread = self._design(share, visits, difference)
         shape = np.zeros((m, d, d))
-        shape[:, index, index] = spread + 0.2 * spread.mean(axis=1, keepdims=True) + 1e-6
+        shape[:, index, index] = spread
         return Prediction(states + (share * difference).reshape(m, d), transition, design, shape)
+
+    def linearised(self, states: Float, parameters: Float) -> Linearised:
+        """The same in products."""
+        w, (m, d) = self.world, states.shape
+        share, visits, difference = self._update(states, parameters)
+        best = np.eye(w.n_actions)[self.table(states).argmax(axis=-1)]
+        design, spread = self._design(share, visits, difference)
+        blocks = spread.reshape(m, w.n_states, w.n_actions, 1) * np.eye(w.n_actions)
+        return Linearised(
+            states + (share * difference).reshape(m, d),
+            self.through(best, 1 - share, w.gamma * share),
+            design,
+            StepNoise(blocks),
+        )
+
+    def _design(self, share: Float, visits: Float, difference: Float) -> tuple[Float, Float]:
+        """Derivative w.r.t. the parameters, (m, D, q + 2), and variances of the update, (m, D)."""
+        m, d = len(share), self.state_dim
+        moved = share.reshape(m, d, 1)
+        own = ((1 - share) * visits * difference).reshape(m, d, 1)
+        features = moved * self.world.features.reshape(1, d, -1)
+        spread = (share * difference**2).reshape(m, d)
+        spread = spread + 0.2 * spread.mean(axis=1, keepdims=True) + 1e-6
+        return np.concatenate([features, own, moved], axis=2), spread
 
     def _update(self, states: Float, parameters: Float) -> tuple[Float, Float, Float]:
         """Share of the temporal difference, visits, temporal differences; each (m, S, A)."""

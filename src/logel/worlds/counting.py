@@ -123,9 +123,12 @@ def _smoothed(outcomes: Float, visits: Float, paid: Float, arrived: Float) -> tu
     fallback /= fallback.sum(axis=1, keepdims=True)
     fallback = 0.999 * fallback + 0.001 / (s + 1)
 
+    # What was never seen adds nothing to the evidence.
+    happened = np.nonzero(outcomes)
+    expected, times = fallback[happened[0], happened[2]], outcomes[happened]
+
     def evidence(c: float) -> float:
-        prior = c * fallback[:, None, :]
-        gain = (gammaln(prior + outcomes) - gammaln(prior)).sum()
+        gain = (gammaln(c * expected + times) - gammaln(c * expected)).sum()
         return float(gain + (gammaln(c) - gammaln(c + seen)).sum())
 
     c = max(_CONCENTRATIONS, key=evidence)
