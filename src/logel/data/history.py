@@ -73,6 +73,7 @@ class LearningHistory(Contents):
         feature_names: Sequence[str] | None = None,
         metadata: Mapping[str, Any] | None = None,
         own_episodes: bool | None = None,
+        action_masks: npt.ArrayLike | None = None,
     ) -> Self:
         """Build a history from flat arrays: one row per step, in the order of time.
 
@@ -91,10 +92,12 @@ class LearningHistory(Contents):
             feature_names: q names.
             metadata: Anything worth keeping about the run, JSON-serialisable.
             own_episodes: Whether every step was learnt from the very episodes given here.
+            action_masks: Which actions were legal in every row, booleans (N, n_actions), if not
+                all were.
         """
         rows = (observations, actions, stages, episodes, features, terminated, last_observations)
         return cls.from_stages(
-            stages_of_arrays(*rows, parameters),
+            stages_of_arrays(*rows, parameters, action_masks),
             learning_rates=learning_rates,
             feature_names=feature_names,
             metadata=metadata,

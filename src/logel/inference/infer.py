@@ -22,6 +22,7 @@ from logel.inference.answer import Asked, CloneFacts, Found, answer
 from logel.inference.estimate import RewardEstimate
 from logel.inference.functions import find_weights, function_steps, words
 from logel.inference.gauge import FAR_LEVEL, Gauge, check_movement
+from logel.inference.masked import allowing
 from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
 from logel.inference.path import find_along_path, path_applies
@@ -85,6 +86,7 @@ def infer_reward(
             f"the history has {len(history)} stage: at least two are needed to see the learner move"
         )
     report = progress or (lambda what, done, total: None)
+    history, policy, features = allowing(history, policy, features)
     watched = Watched(history, policy, gamma, features, use_parameters, intervals, seed, report)
     name, chosen = _choose(method, watched, learner)
     family, d = type(policy).__name__, policy.n_parameters

@@ -60,7 +60,8 @@ class Watched:
     @cached_property
     def look(self) -> Look:
         """All that one pass over the stages shows: reading them may be what takes longest."""
-        seen, scale, episodes, n_rows = GaugeSums(self.gamma), ScaleSums(), [], 0
+        legal = getattr(self.policy, "legal_actions", None)
+        seen, scale, episodes, n_rows = GaugeSums(self.gamma, legal), ScaleSums(), [], 0
         first_episodes = []
         for t, stage in enumerate(self.stages()):
             seen.add(stage)

@@ -10,6 +10,7 @@ from logel.data.stage import Stage
 from logel.policies.base import Policy
 from logel.worlds.base import World
 from logel.worlds.counting import pool_world
+from logel.worlds.legal import legal_world
 from logel.worlds.linear import distinct_observations, linear_world
 from logel.worlds.pooled import sampled_world
 
@@ -23,7 +24,8 @@ def pooler(stages: Iterable[Stage], policy: Policy, *, gamma: float) -> Pooler:
     """
     family: Any = policy  # `Policy.worlds` promises what the poolers need
     if "table" in policy.worlds:
-        return partial(pool_world, policy=family, gamma=gamma)
+        pool = pool_world if family.legal is None else legal_world
+        return partial(pool, policy=family, gamma=gamma)
     observations = distinct_observations(stages) if "distinct" in policy.worlds else None
     if observations is not None:
         return partial(linear_world, policy=family, observations=observations, gamma=gamma)

@@ -37,6 +37,8 @@ class TabularWorld(World):
     # For every stage, each episode's features to go (centred by time) summed by state and action,
     # shape (n, S, A, q): the raw material of per-episode gradients.
     episode_sums: tuple[Float, ...]
+    # Added to logits relative to the last action, shape (S, A - 1): FORBIDDEN where not legal.
+    barred: Float | None = None
 
     offers: ClassVar[tuple[str, ...]] = (
         "gradient",
@@ -73,6 +75,21 @@ class TabularWorld(World):
         """Number d = S (A - 1) of policy parameters."""
         return self.n_states * (self.n_actions - 1)
 
+    @property
+    def table(self) -> TabularWorld:
+        """Itself: worlds of legal actions have one inside."""
+        return self
+
+    @property
+    def free(self) -> slice:
+        """Places of the parameters among the logits relative to the last action: all."""
+        return slice(None)
+
+    @property
+    def legal_pairs(self) -> slice:
+        """Places of the legal pairs among all: no action is illegal."""
+        return slice(None)
+
     def with_features(self, basis: Float) -> TabularWorld:
         """The same world with features multiplied by a matrix, shape (q, k)."""
         return replace(
@@ -96,6 +113,8 @@ class TabularWorld(World):
     def logits(self, parameters: Float) -> Float:
         """Action logits (..., S, A) of parameters (..., d): the last action's is zero."""
         free = parameters.reshape(*parameters.shape[:-1], self.n_states, self.n_actions - 1)
+        if self.barred is not None:
+            free = free + self.barred
         return np.concatenate([free, np.zeros((*free.shape[:-1], 1))], axis=-1)
 
     def probabilities(self, parameters: Float) -> Float:
