@@ -151,7 +151,7 @@ class _Worlds:
     def __init__(self, watched: Watched, basis: Float, fewest: int) -> None:
         self.watched, self.basis, self.fewest = watched, basis, fewest
         history, policy = watched.history, watched.policy
-        self._pooled = pooler(history, policy, gamma=watched.gamma)
+        self._pooled = pooler(history, policy, gamma=watched.gamma, known=watched.world)
         self.world = self._pool(watched.stages())
 
     def _pool(self, stages: Iterable[Stage]) -> World:

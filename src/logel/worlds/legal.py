@@ -19,7 +19,7 @@ from logel.data.stage import Stage
 from logel.policies.softmax import TabularSoftmax
 from logel.types import FORBIDDEN, Flags, Float
 from logel.worlds.base import Landscape, Observation, World
-from logel.worlds.counting import pool_world
+from logel.worlds.counting import KnownRows, pool_world
 from logel.worlds.table import Evaluation, TabularWorld
 
 Index = npt.NDArray[np.int64]
@@ -144,11 +144,17 @@ class LegalWorld(World):
         return Landscape(whole.design[:, free], noise, curvature, whole.unit)
 
 
-def legal_world(stages: Iterable[Stage], policy: TabularSoftmax, *, gamma: float) -> LegalWorld:
+def legal_world(
+    stages: Iterable[Stage],
+    policy: TabularSoftmax,
+    *,
+    gamma: float,
+    known: KnownRows | None = None,
+) -> LegalWorld:
     """Pool the stages of a tabular policy that knows what is legal."""
     assert policy.legal is not None
     slots = Slots.of(policy.legal)
-    table = slots.table(pool_world(stages, policy, gamma=gamma))
+    table = slots.table(pool_world(stages, policy, gamma=gamma, known=known))
     return LegalWorld(table, np.flatnonzero(slots.legal[:, :-1]), np.flatnonzero(slots.legal))
 
 
