@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Bouts of an animal, and the windows they are cut into.
-SIZES = {"full": (6, 300, 10), "quick": (3, 120, 6)}
+SIZES = {"full": (6, 240, 8), "quick": (3, 120, 6)}
 
 
 def maze_of(size: str) -> TreeMaze:
@@ -82,7 +82,6 @@ def run(task: Task) -> list[Row]:
     estimate = read(seen, size, gamma=animal.gamma, seed=task.seed)
     return [
         {
-            "time": way,
             "thirsty": animal.weights[0] > 0,
             "kind": animal.kind,
             "rate": animal.rate,
