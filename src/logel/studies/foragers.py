@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Bouts of an animal, and the windows they are cut into.
-SIZES = {"full": (6, 240, 8), "quick": (3, 120, 6)}
+SIZES = {"full": (6, 240, 8), "quick": (4, 240, 8)}
 
 
 def maze_of(size: str) -> TreeMaze:
-    """The maze: 127 nodes, or 15 in the quick version."""
+    """The maze: 127 nodes, or 31 in the quick version."""
     return TreeMaze(SIZES[size][0])
 
 

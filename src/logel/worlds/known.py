@@ -31,8 +31,9 @@ class KnownWorld:
         table: One of
             * a map of successors, whole numbers of shape (S, A): the state that follows, S for the
               end of the episode, -1 if it is not known;
-            * probabilities P(s' | s, a), shape (S, A, S), or sparse (S A, S), state-major; rows
-              that are all zero or NaN are not known.
+            * probabilities P(s' | s, a), shape (S, A, S), or (S, A, S + 1) with those of the end
+              of the episode last, or sparse (S A, S), state-major; rows that are all zero or NaN
+              are not known.
         terminal: States in which an episode ends as soon as they are reached; nobody acts there.
         tolerated: Share of the moves seen that may contradict the table. They are left to it, and
             a note says so; a larger share is an error, as any contradiction is by default.
@@ -67,7 +68,7 @@ class KnownWorld:
                 f"{(*shape, n_states)}, but is {array.dtype} of shape {array.shape}"
             )
         wanted = shape if array.ndim == 2 else (*shape, n_states)
-        if array.shape != wanted:
+        if array.shape not in (wanted, (*shape, n_states + 1)):
             raise OptionError(
                 f"the policy has {n_states} states and {n_actions} actions, so world must have "
                 f"shape {wanted}, but has {array.shape}"
@@ -190,4 +191,5 @@ def _of_probabilities(table: Array) -> Float:
         )
     given = total > 0
     probabilities[given] /= total[given][:, None]
-    return np.concatenate([probabilities, np.zeros((*total.shape, 1))], axis=2)
+    ends = np.zeros((*total.shape, len(table) + 1 - probabilities.shape[2]))
+    return np.concatenate([probabilities, ends], axis=2)
