@@ -2,9 +2,10 @@
 
     python -m benchmarks.bandits [--subjects 20] [--first 0]
 
-Simulated subjects see 3 to 6 stimuli, each 12 times in random order, and press one of three keys;
+Simulated subjects see 3 to 6 stimuli, each 12 times in random order, and press one of two keys;
 one of them is paid. They learn by Q-learning or policy gradient, each at its own rate. Features are
-one-hot in stimulus and key, gamma is 0: one direction per stimulus (its level) cannot be told.
+one-hot in stimulus and key, gamma is 0: one direction per stimulus (its level) cannot be told,
+and nothing of a key that was never pressed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from logel import Episode, LearningHistory, RewardEstimate, TabularSoftmax, infer_reward
 from logel.types import Float
 
-KEYS, SHOWN, WINDOWS = 3, 12, 6
+KEYS, SHOWN, WINDOWS = 2, 12, 6
 
 
 def subject(seed: int, n_stimuli: int) -> tuple[LearningHistory, Float]:
@@ -44,11 +45,16 @@ def subject(seed: int, n_stimuli: int) -> tuple[LearningHistory, Float]:
     return made, paid
 
 
-def exact(estimate: RewardEstimate, n_stimuli: int) -> bool:
-    """Whether exactly the level of every stimulus is said not to be told."""
-    levels = np.kron(np.eye(n_stimuli), np.ones((1, KEYS))) / np.sqrt(KEYS)
+def exact(estimate: RewardEstimate, history: LearningHistory, n_stimuli: int) -> bool:
+    """Whether exactly the levels of stimuli, and keys never pressed, are said not to be told."""
+    pressed = np.zeros((n_stimuli, KEYS), dtype=bool)
+    for stage in history:
+        pressed[stage.observations, stage.actions] = True
+    levels = np.kron(np.eye(n_stimuli), np.ones((1, KEYS))) * pressed.reshape(-1)
+    levels /= np.linalg.norm(levels, axis=1, keepdims=True)
+    silent = np.concatenate([levels, np.eye(n_stimuli * KEYS)[~pressed.reshape(-1)]])
     found = estimate.gauge.directions
-    return len(found) == n_stimuli and bool(np.allclose(found.T @ found, levels.T @ levels))
+    return len(found) == len(silent) and bool(np.allclose(found.T @ found, silent.T @ silent))
 
 
 def main() -> None:
@@ -66,7 +72,7 @@ def main() -> None:
             estimate = infer_reward(history, policy, gamma=0.0, intervals=False)
             best = estimate.weights.reshape(n_stimuli, KEYS).argmax(axis=1)
             right.append((best == paid).mean())
-            gauges.append(exact(estimate, n_stimuli))
+            gauges.append(exact(estimate, history, n_stimuli))
             statuses.append(estimate.status.name)
         told = ", ".join(f"{statuses.count(name)} {name}" for name in sorted(set(statuses)))
         print(
