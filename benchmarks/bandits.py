@@ -15,6 +15,7 @@ import argparse
 import numpy as np
 
 from logel import Episode, LearningHistory, RewardEstimate, TabularSoftmax, infer_reward
+from logel.errors import IdentificationError
 from logel.types import Float
 
 KEYS, SHOWN, WINDOWS = 2, 12, 6
@@ -25,7 +26,7 @@ def subject(seed: int, n_stimuli: int) -> tuple[LearningHistory, Float]:
     rng = np.random.default_rng([seed, n_stimuli])
     paid = rng.integers(0, KEYS, n_stimuli)
     values, size = np.zeros((n_stimuli, KEYS)), float(rng.uniform(3.0, 6.0))
-    gradient, rate = bool(rng.integers(2)), float(rng.uniform(0.2, 0.6))
+    gradient, rate = bool(rng.integers(2)), float(rng.uniform(0.05, 0.2))
     episodes = []
     for stimulus in np.concatenate([rng.permutation(n_stimuli) for _ in range(SHOWN)]):
         chances = np.exp(values[stimulus]) / np.exp(values[stimulus]).sum()
@@ -69,7 +70,12 @@ def main() -> None:
         for seed in seeds:
             history, paid = subject(seed, n_stimuli)
             policy = TabularSoftmax(n_stimuli, KEYS)
-            estimate = infer_reward(history, policy, gamma=0.0, intervals=False)
+            try:
+                estimate = infer_reward(history, policy, gamma=0.0, intervals=False)
+            except IdentificationError:  # the same keys from the first trial to the last
+                right.append(0.0)
+                statuses.append("refused")
+                continue
             best = estimate.weights.reshape(n_stimuli, KEYS).argmax(axis=1)
             right.append((best == paid).mean())
             gauges.append(exact(estimate, history, n_stimuli))
