@@ -26,6 +26,7 @@ _NAMES = {
     "MLPCategorical": "logel.policies.networks",
     "SB3Policy": "logel.policies.sb3",
     "Method": "logel.inference.method",
+    "KnownWorld": "logel.worlds.known",
     "infer_reward": "logel.inference.infer",
     "Observer": "logel.inference.observer",
     "RewardEstimate": "logel.inference.estimate",
@@ -49,11 +50,13 @@ if TYPE_CHECKING:
     from logel.policies.sb3 import SB3Policy
     from logel.policies.softmax import LinearSoftmax, TabularSoftmax
     from logel.rewards.linear import LinearReward
+    from logel.worlds.known import KnownWorld
 
 __all__ = [
     "Episode",
     "HistoryRecorder",
     "HistoryWriter",
+    "KnownWorld",
     "LearningHistory",
     "LinearGaussian",
     "LinearReward",

@@ -24,7 +24,9 @@ from logel.policies.softmax import TabularSoftmax
 from logel.rules.catalogue import RULES
 from logel.rules.rule import RandomWalk, Rule
 from logel.rules.values import DriftingValues
+from logel.worlds.base import World
 from logel.worlds.expectation import Expectation
+from logel.worlds.legal import LegalWorld, Slots
 from logel.worlds.table import TabularWorld
 
 TABULAR = [RULES[name] for name in (*TabularWorld.offers, "adam")]
@@ -57,6 +59,13 @@ def point(model: Rule, rng: Any) -> tuple[Any, Any, Any, Any]:
     prior = np.concatenate([np.full(q, VARIANCES.scale), model.nuisance_variance])
     states = 0.3 * rng.normal(size=(model.n_stages, model.state_dim))
     return states, middle + 0.3 * np.sqrt(prior) * rng.normal(size=len(prior)), middle, prior
+
+
+def legal_only(world: TabularWorld, legal: Any) -> LegalWorld:
+    """The same world, in which not all actions are legal."""
+    slots = Slots.of(legal)
+    free = np.flatnonzero(slots.legal[:, :-1])
+    return LegalWorld(slots.table(world), free, np.flatnonzero(slots.legal))
 
 
 # --- what rules say in products -------------------------------------------------------------
@@ -317,3 +326,35 @@ def test_a_stage_may_hold_a_single_episode() -> None:
     assert found.status.name == "RANK_DEFICIENT"  # areas always sum to one
     truth = weights - weights.mean()
     assert found.weights @ truth / np.linalg.norm(truth) > 0.9
+
+
+# --- legal actions: unequal groups, for which there are matrices -----------------------------
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda k: k.name)
+def test_rules_of_legal_actions_say_the_same_in_products_but_go_through_matrices(
+    kind: type[Rule],
+) -> None:
+    rng = np.random.default_rng(7)
+    legal = rng.random((80, 3)) < 0.7
+    legal[:, 1] = True
+    model = kind(legal_only(local_world(rng, n_states=80, n_stages=4), legal))
+    states, parameters, _, _ = point(model, rng)
+    assert not rounds.in_products(model)
+    matrices, products = (f(states[:-1], parameters) for f in (model.predict, model.linearised))
+    np.testing.assert_allclose(products.following, matrices.following, atol=1e-10)
+    np.testing.assert_allclose(products.design, matrices.design, atol=1e-10)
+    columns = rng.normal(size=(model.state_dim, 2))
+    for t, whole in enumerate(matrices.transition):
+        found = products.transition.times(t, columns.reshape(1, -1, 2))
+        np.testing.assert_allclose(found.reshape(-1, 2), whole @ columns, atol=1e-9)
+
+
+def test_where_all_is_legal_matrices_find_what_products_find() -> None:
+    world = local_world(np.random.default_rng(8), n_states=80, n_stages=4)
+    same: list[World] = [world, legal_only(world, np.ones((80, 3), dtype=bool))]
+    rules = [RULES["gradient"](one) for one in same]
+    assert [rounds.in_products(rule) for rule in rules] == [True, False]
+    plain, legal = (fit_path(rule, max_rounds=6) for rule in rules)
+    np.testing.assert_allclose(legal.weights, plain.weights, atol=2e-3)
+    assert legal.evidence == pytest.approx(plain.evidence, abs=2)

@@ -61,6 +61,10 @@ def one_hot(states: np.ndarray) -> np.ndarray:
         (TabularSoftmax(LARGEST_TABLE, 2), 3, True, True),
         (TabularSoftmax(LARGEST_TABLE + 1, 2), 3, False, False),
         (TabularSoftmax(LARGEST_TABLE + 1, 2), 3, True, False),
+        # Tables of legal actions are not: what is affordable is that of other families.
+        (TabularSoftmax(25, 4, legal=np.ones((25, 4), dtype=bool)), 10, False, True),
+        (TabularSoftmax(200, 4, legal=np.ones((200, 4), dtype=bool)), 3, False, False),
+        (TabularSoftmax(200, 4, legal=np.ones((200, 4), dtype=bool)), 3, True, True),
         # Six hundred hidden parameters of another family: one pass alone is minutes of work.
         (LinearSoftmax(200, 4), 3, False, False),
         (LinearSoftmax(200, 4), 1, False, False),

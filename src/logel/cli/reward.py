@@ -25,6 +25,8 @@ from logel.threads import limited_threads
 
 if TYPE_CHECKING:
     from logel.data.history import LearningHistory
+    from logel.policies.base import Policy
+    from logel.worlds.known import KnownWorld
 
 _ASK = "hint: the history does not say its learner; if PPO, A2C or TRPO, try --method replay"
 
@@ -43,6 +45,10 @@ def infer(
     clone: Annotated[
         bool, Option("--clone", help="Clone even if the parameters are recorded.")
     ] = False,
+    world: Annotated[
+        Path | None,
+        Option(help="What is known of the world: a .npz or .csv file of transitions (tables)."),
+    ] = None,
     out: Annotated[Path | None, Option(help="Save the estimate as JSON.")] = None,
     device: Annotated[str, Option(help="Where to compute: cpu or cuda.")] = "cpu",
     seed: Seed = 0,
@@ -62,6 +68,7 @@ def infer(
     from logel.policies.choose import choose_policy
 
     family = choose_policy(loaded, policy, known=not clone, device=device)
+    known = None if world is None else _known_world(world, family)
     with progress_bars(quiet or json_output, verbose=verbose) as report:
         estimate = infer_reward(
             loaded,
@@ -71,12 +78,23 @@ def infer(
             use_parameters=not clone,
             seed=seed,
             progress=report,
+            world=known,
         )
     if out is not None:
         estimate.save(out)
     typer.echo(estimate.to_json() if json_output else estimate.summary())
     if method == "default" and not (clone or json_output) and replay_might_apply(loaded, family):
         typer.echo(_ASK, err=True)
+
+
+def _known_world(path: Path, family: Policy) -> KnownWorld:
+    """A world out of a file, for a policy that sees numbered states."""
+    from logel.policies.softmax import TabularSoftmax
+    from logel.worlds.world_files import read_world
+
+    if not isinstance(family, TabularSoftmax):
+        raise OptionError("--world needs numbered states: leave it out, or pass --policy tabular")
+    return read_world(path, family.n_states, family.n_actions)
 
 
 def _discount(history: LearningHistory, gamma: float | None) -> float:

@@ -64,10 +64,12 @@ class GaugeSums:
 
     Args:
         gamma: The learner's discount factor.
+        legal: Maps N observations to which actions are legal in each, (N, n_actions), or to None
+            if all are: where only one is, that no other was taken means nothing.
     """
 
-    def __init__(self, gamma: float) -> None:
-        self.gamma = gamma
+    def __init__(self, gamma: float, legal: Callable[[Array], Array | None] | None = None) -> None:
+        self.gamma, self._legal = gamma, legal
         self.moments = FeatureMoments()
         self._coarse = False
         self._cut_lengths: set[int] = set()
@@ -119,7 +121,10 @@ class GaugeSums:
         after[ends] = _UNKNOWN if stage.last_observations is None else last
         after[ends[stage.terminated]] = _END
         known = (after != _UNKNOWN) | (self.gamma == 0)
+        legal = None if self._legal is None else self._legal(stage.observations)
+        forced = np.zeros(len(here), dtype=bool) if legal is None else legal.sum(axis=1) == 1
         self._forever.add(here[known], does[known], after[known], paid[known])
+        self._forever.forced.update(here[forced].tolist())
         # States at different times are different states, and nothing follows the last.
         now = self._cells(np.stack([stage.times, here], axis=1))
         if now is None or not self._fixed_horizon:
@@ -128,6 +133,7 @@ class GaugeSums:
         then = np.roll(now, -1)
         then[ends] = _END
         self._timed.add(now, does, then, paid, self.gamma**stage.times)
+        self._timed.forced.update(now[forced].tolist())
 
     @property
     def _fixed_horizon(self) -> bool:
@@ -229,6 +235,7 @@ class _Pairs:
         self.gamma, self.open = gamma, True
         self.paid, self.led = _Sums(), _Sums()
         self.discounts: dict[int, float] = {}
+        self.forced: set[int] = set()  # states where one action is all there is
 
     def close(self) -> None:
         """Forget everything: there are too many states."""
@@ -254,13 +261,16 @@ class _Pairs:
         """Whether most was seen in states where more than one action was taken.
 
         One action alone cannot be compared with others. A state seen once, as all are in a
-        continuous world, would make anything a potential.
+        continuous world, would make anything a potential. States with one legal action do not
+        count: nobody could have taken another.
         """
         if len(self.paid.keys) == 0:
             return False
-        _, state, actions = self._layout()
+        states, state, actions = self._layout()
+        forced = np.isin(states, list(self.forced))[state]
         visits = self.paid.rows[:, -1]
-        return bool(visits[actions[state] > 1].sum() >= visits.sum() / 2)
+        compared = visits[actions[state] > 1].sum()
+        return bool(compared > 0 and compared >= visits[~forced].sum() / 2)
 
     def _layout(self) -> tuple[Index, Index, Index]:
         """States acted in, the state of every pair among them, and how many pairs each has."""

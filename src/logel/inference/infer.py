@@ -13,15 +13,17 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from logel.data.history import LearningHistory
-from logel.errors import IdentificationError, check_gamma
+from logel.errors import IdentificationError, OptionError, check_gamma
 from logel.inference.answer import Asked, CloneFacts, Found, answer
 from logel.inference.estimate import RewardEstimate
 from logel.inference.functions import find_weights, function_steps, words
 from logel.inference.gauge import FAR_LEVEL, Gauge, check_movement
+from logel.inference.masked import allowing
 from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
 from logel.inference.path import find_along_path, path_applies
@@ -34,6 +36,7 @@ from logel.rules.functions import Basis, StageSums, stage_sums
 from logel.rules.rates import Rates
 from logel.threads import limited_threads
 from logel.types import FeatureFunction, Float, Progress
+from logel.worlds.known import KnownWorld, known_world
 
 __all__ = ["METHODS", "Method", "infer_reward"]
 
@@ -54,6 +57,7 @@ def infer_reward(
     seed: int = 0,
     learner: Learner | None = None,
     progress: Progress | None = None,
+    world: KnownWorld | Any = None,
 ) -> RewardEstimate:
     """Recover the reward weights of a learner from its history.
 
@@ -78,6 +82,9 @@ def infer_reward(
         learner: For "replay": the learner's own update, see `logel.replay.learner.OneByOne`, if it
             is not one that the history names.
         progress: Called with (what, done, total) during long work.
+        world: What every action leads to, for tables and method "joint": a map of successors
+            (S, A), probabilities (S, A, S) or sparse (S A, S), or a `KnownWorld`, which can say
+            more. What is not given is counted.
     """
     check_gamma(gamma)
     if len(history) < 2:
@@ -85,8 +92,15 @@ def infer_reward(
             f"the history has {len(history)} stage: at least two are needed to see the learner move"
         )
     report = progress or (lambda what, done, total: None)
+    history, policy, features = allowing(history, policy, features)
     watched = Watched(history, policy, gamma, features, use_parameters, intervals, seed, report)
+    known = None
+    if world is not None:
+        given, table = known_world(world, policy)
+        watched, known = replace(watched, world=given), given.check(watched.stages(), table)
     name, chosen = _choose(method, watched, learner)
+    if world is not None and chosen.coordinates is not Coordinates.PATH:
+        raise OptionError(f"a given world is used by method 'joint', not by '{name}'")
     family, d = type(policy).__name__, policy.n_parameters
     logger.info("method %s: %d stages, %s with %d parameters", name, len(history), family, d)
     chosen = chosen if intervals else chosen.without_intervals(policy)
@@ -99,6 +113,7 @@ def infer_reward(
     }
     found, gauge, used, clones = ways[Coordinates(chosen.coordinates)](watched, look, chosen)
     notes = look.seen.moments.offset_notes(look.names, centred=used.centres)
+    notes = (*notes, *([] if known is None else [known]))
     asked = Asked(name, used, gamma, seed, intervals, look.names, history.complete, clones, notes)
     return answer(found, gauge, asked)
 

@@ -40,8 +40,9 @@ logger = logging.getLogger(__name__)
 # Parameters of a table: its states meet in sparse products, whose work grows with their number.
 # This many take minutes of one core.
 LARGEST_TABLE = 3000
-# Other families are smoothed in matrices. Work of a hidden path of m steps of D parameters under
-# all rules, in units of m D^3: this much takes about a minute of one core.
+# Other families, and tables in which not all actions are legal, are smoothed in matrices. Work of a
+# hidden path of m steps of D parameters under all rules, in units of m D^3: this much takes about a
+# minute of one core.
 AFFORDABLE = 1.5e8
 # Known paths are regressed on, which is D x D algebra a few dozen times.
 LARGEST_KNOWN = 600
@@ -53,11 +54,13 @@ def path_applies(watched: Watched) -> bool:
     """Whether the whole path can be fitted at once: a convex family of moderate size."""
     policy, known = watched.policy, watched.look.parameters is not None
     d, n_steps = policy.n_parameters, watched.history.n_steps
-    if policy.tabular:
+    if policy.tabular and getattr(policy, "legal", None) is None:
         return d <= LARGEST_TABLE
     affordable = d <= LARGEST_KNOWN if known else n_steps * float(d) ** 3 <= AFFORDABLE
     if not (policy.convex and affordable and policy.worlds):
         return False
+    if policy.tabular:
+        return True
     # A known path is gone through once, a hidden one in every round.
     return watched.look.n_rows <= (10 * LARGEST_ROWS if known else LARGEST_ROWS)
 
@@ -66,10 +69,10 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     """Weights, rates, rule and their uncertainty, and what cannot be told under that rule."""
     if not path_applies(watched):
         raise OptionError(
-            f"method 'joint' needs a table of up to {LARGEST_TABLE} parameters, or a policy family "
-            f"that is linear in few ({LARGEST_KNOWN} if they are known; hidden, their cube times "
-            f"the steps may reach {AFFORDABLE:.2g}) and up to {LARGEST_ROWS} observed times: use "
-            "'two-step' for others"
+            f"method 'joint' needs a table of up to {LARGEST_TABLE} parameters in which all is "
+            f"legal, or a policy family that is linear in few ({LARGEST_KNOWN} if they are known; "
+            f"hidden, their cube times the steps may reach {AFFORDABLE:.2g}) and up to "
+            f"{LARGEST_ROWS} observed times: use 'two-step' for others"
         )
     moments, policy = look.seen.moments, watched.policy
     names = _among((TabularWorld if policy.tabular else LinearWorld).offers, method)
@@ -155,7 +158,7 @@ class _Worlds:
     def __init__(self, watched: Watched, basis: Float, fewest: int) -> None:
         self.watched, self.basis, self.fewest = watched, basis, fewest
         history, policy = watched.history, watched.policy
-        self._pooled = pooler(history, policy, gamma=watched.gamma)
+        self._pooled = pooler(history, policy, gamma=watched.gamma, known=watched.world)
         self.world = self._pool(watched.stages())
 
     def _pool(self, stages: Iterable[Stage]) -> World:

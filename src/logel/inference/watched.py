@@ -20,6 +20,7 @@ from logel.policies.cloning import known_parameters
 from logel.rewards.features import feature_names, featured
 from logel.types import FeatureFunction, Float, Progress
 from logel.worlds.critic import ScaleSums, StateScale
+from logel.worlds.known import KnownWorld
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class Watched:
 
     Attributes:
         offset: Constants subtracted from the features, shape (q,), see `FeatureMoments.offset`.
+        world: What is known of the world, or None.
     """
 
     history: LearningHistory
@@ -41,6 +43,7 @@ class Watched:
     seed: int
     report: Progress
     offset: Float | None = None
+    world: KnownWorld | None = None
 
     def stages(self) -> Iterator[Stage]:
         """The stages with features, checked against the policy; errors name the stage."""
@@ -60,7 +63,8 @@ class Watched:
     @cached_property
     def look(self) -> Look:
         """All that one pass over the stages shows: reading them may be what takes longest."""
-        seen, scale, episodes, n_rows = GaugeSums(self.gamma), ScaleSums(), [], 0
+        legal = getattr(self.policy, "legal_actions", None)
+        seen, scale, episodes, n_rows = GaugeSums(self.gamma, legal), ScaleSums(), [], 0
         first_episodes = []
         for t, stage in enumerate(self.stages()):
             seen.add(stage)

@@ -11,6 +11,7 @@ from logel.studies import (
     audit,
     audit_wrong,
     crossroad,
+    foragers,
     gridworld,
     hopper,
     lunarlander,
@@ -37,6 +38,7 @@ STUDIES = {
         reacher.STUDY,
         audit.STUDY,
         audit_wrong.STUDY,
+        foragers.STUDY,
         lunarlander.STUDY,
     )
 }

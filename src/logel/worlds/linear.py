@@ -19,6 +19,7 @@ from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 from logel.types import Float
 from logel.worlds.base import Landscape, Observation, World, natural_of, row_keys
 from logel.worlds.counting import pool_world
+from logel.worlds.legal import Slots
 from logel.worlds.table import TabularWorld, softmax_information
 
 # More different observations than this are not worth a table.
@@ -134,8 +135,12 @@ def linear_world(
 ) -> LinearWorld:
     """Pool the stages of a linear softmax policy over their different observations (S, ...)."""
     tabular = TabularSoftmax(len(observations), policy.n_actions)
-    inputs = policy.prepare_observations(observations).cpu().numpy()
-    return LinearWorld(
-        table=pool_world(indexed(stages, observations), tabular, gamma=gamma),
-        coordinates=np.kron(inputs, np.eye(policy.n_actions - 1)),
-    )
+    table = pool_world(indexed(stages, observations), tabular, gamma=gamma)
+    inputs, legal = policy.state_features(observations), policy.legal_actions(observations)
+    if legal is None:
+        coordinates = np.kron(inputs, np.eye(policy.n_actions - 1))
+        return LinearWorld(table, np.asarray(coordinates, dtype=float))
+    slots = Slots.of(legal)
+    rows = np.kron(inputs, np.eye(policy.n_actions, dtype=float)[:, :-1])
+    whole = np.asarray(rows.reshape(len(observations), policy.n_actions, -1), dtype=float)
+    return LinearWorld(slots.table(table), slots.relative(whole))

@@ -41,6 +41,8 @@ class TabularWorld(World):
     # For every stage, each episode's features to go (centred by time) summed by state and action,
     # shape (n, S, A, q): the raw material of per-episode gradients.
     episode_sums: tuple[Float, ...]
+    # Added to logits relative to the last action, shape (S, A - 1): FORBIDDEN where not legal.
+    barred: Float | None = None
 
     offers: ClassVar[tuple[str, ...]] = (
         "gradient",
@@ -101,6 +103,21 @@ class TabularWorld(World):
             sizes[team[s]] += 1
         return team
 
+    @property
+    def table(self) -> TabularWorld:
+        """Itself: worlds of legal actions have one inside."""
+        return self
+
+    @property
+    def free(self) -> slice:
+        """Places of the parameters among the logits relative to the last action: all."""
+        return slice(None)
+
+    @property
+    def legal_pairs(self) -> slice:
+        """Places of the legal pairs among all: no action is illegal."""
+        return slice(None)
+
     def with_features(self, basis: Float) -> TabularWorld:
         """The same world with features multiplied by a matrix, shape (q, k)."""
         return replace(
@@ -124,6 +141,8 @@ class TabularWorld(World):
     def logits(self, parameters: Float) -> Float:
         """Action logits (..., S, A) of parameters (..., d): the last action's is zero."""
         free = parameters.reshape(*parameters.shape[:-1], self.n_states, self.n_actions - 1)
+        if self.barred is not None:
+            free = free + self.barred
         return np.concatenate([free, np.zeros((*free.shape[:-1], 1))], axis=-1)
 
     def probabilities(self, parameters: Float) -> Float:
@@ -349,17 +368,20 @@ class Evaluation:
     resolvent: Float  # values of all states from each one's own, shape (m, S, S)
     moved: Float  # of a state's own value w.r.t. its free logits, shape (m, S, A - 1)
     design: Float  # derivative w.r.t. the weights, shape (m, d, q)
+    # Of the parameters among all logits relative to the last action; None: all of them.
+    places: npt.NDArray[np.int64] | None = None
 
     @property
     def slope(self) -> Float:
         """Derivative w.r.t. the policy's logits, shape (m, d, d)."""
-        m, d = self.values.shape
+        m, d = len(self.values), self.world.n_parameters
         moved = self.resolvent[:, :, :, None] * self.moved[:, None]
         slope = self.world.gamma * self.world.expect(moved.reshape(m, -1, d))
-        return (slope[:, :, :-1] - slope[:, :, -1:]).reshape(m, d, d)
+        whole = (slope[:, :, :-1] - slope[:, :, -1:]).reshape(m, d, d)
+        return whole if self.places is None else whole[:, self.places][:, :, self.places]
 
     def transition(self, keep: float, gain: Float | float) -> ThroughValues:
-        """`keep` times what is, plus `gain` times the slope, in products."""
+        """`keep` times what is, plus `gain` times the slope, in products, of all logits."""
         return ThroughValues(
             self.world.expectation,
             self.moved,
