@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from logel.inference.direction import Evidence
 from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import Fit, Gauge
 from logel.inference.method import Method
@@ -61,6 +62,8 @@ class Found:
         condition: Of the design.
         notes: What else to know.
         keeps_scale: Whether known rates give the weights a scale.
+        evidence: What there is to say beside other learners, in coordinates of the common basis;
+            None where the spread says it all.
     """
 
     weights: Float
@@ -77,6 +80,7 @@ class Found:
     spread: Spread | None = None
     gains: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    evidence: Evidence | None = None
 
     @property
     def size(self) -> float:

@@ -40,6 +40,7 @@ DEPENDENT = f"{ZERO}, each of these features being a combination of the others"
 STATE_ALONE = "it depends on the state alone, and this learner looks no further (gamma is 0)"
 POTENTIAL = "it telescopes along every trajectory, as a potential of the states does"
 NO_CHOICE = "what is collected of it from any time on does not depend on the actions"
+NOBODY = "it has no effect for any of the learners"
 
 # Beyond this many states (or states and times) the value of each by itself takes too long: one
 # dense solve of that size is a second.
@@ -413,6 +414,18 @@ def _without(rows: Float, others: Float) -> Float:
     sizes = np.abs(np.diagonal(triangle))
     basis = basis[:, : int((sizes > 1e-10 * sizes.max(initial=0.0)).sum())]
     return np.asarray(rows - basis @ (basis.T @ rows))
+
+
+def common_gauge(gauges: Sequence[Gauge]) -> Gauge:
+    """What is silent for each of several learners; reasons that all of them share are kept."""
+    first, *others = gauges
+    rows = first.directions
+    for other in others:
+        rows = _common(rows, other.directions)
+    if len(rows) == first.n:
+        return first
+    rows = plain_basis([rows], np.ones(len(first.feature_names)))
+    return Gauge(first.feature_names, rows, NOBODY, first.weak[:0])
 
 
 def _common(one: Float, two: Float) -> Float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from logel.data.history import LearningHistory
 from logel.errors import IdentificationError, check_gamma
 from logel.inference.answer import Asked, CloneFacts, Found, answer
+from logel.inference.cohort import Cohort, Histories, infer_each, named_histories
 from logel.inference.estimate import RewardEstimate
 from logel.inference.functions import find_weights, function_steps, words
 from logel.inference.gauge import FAR_LEVEL, Gauge, check_movement
@@ -79,28 +80,72 @@ def infer_reward(
             is not one that the history names.
         progress: Called with (what, done, total) during long work.
     """
-    check_gamma(gamma)
-    if len(history) < 2:
-        raise IdentificationError(
-            f"the history has {len(history)} stage: at least two are needed to see the learner move"
-        )
+    asked = _Request(policy, gamma, method, features, use_parameters, intervals, seed, learner)
     report = progress or (lambda what, done, total: None)
-    watched = Watched(history, policy, gamma, features, use_parameters, intervals, seed, report)
-    name, chosen = _choose(method, watched, learner)
-    family, d = type(policy).__name__, policy.n_parameters
-    logger.info("method %s: %d stages, %s with %d parameters", name, len(history), family, d)
-    chosen = chosen if intervals else chosen.without_intervals(policy)
-    look = watched.look
-    ways: dict[Coordinates, Callable[[Watched, Look, Method], _Outcome]] = {
-        Coordinates.PARAMETERS: _in_parameters,
-        Coordinates.FUNCTIONS: _in_functions,
-        Coordinates.PATH: _along_path,
-        Coordinates.REPLAY: partial(_by_replay, learner=learner),
-    }
-    found, gauge, used, clones = ways[Coordinates(chosen.coordinates)](watched, look, chosen)
-    notes = look.seen.moments.offset_notes(look.names, centred=used.centres)
-    asked = Asked(name, used, gamma, seed, intervals, look.names, history.complete, clones, notes)
-    return answer(found, gauge, asked)
+    if isinstance(history, LearningHistory):
+        found, gauge, facts = asked.one(asked.watched(history, report))
+        return answer(found, gauge, facts)
+    return shared_estimate(asked.several(history, pool_world, report))
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is asked of every learner alike; see `infer_reward`."""
+
+    policy: Policy
+    gamma: float
+    method: str | Method
+    features: FeatureFunction | None
+    use_parameters: bool
+    intervals: bool
+    seed: int
+    learner: Learner | None
+
+    def watched(self, history: LearningHistory, report: Progress) -> Watched:
+        """A history as it is to be looked at."""
+        check_gamma(self.gamma)
+        if len(history) < 2:
+            raise IdentificationError(
+                f"the history has {len(history)} stage: at least two are needed to see the "
+                "learner move"
+            )
+        return Watched(
+            *(history, self.policy, self.gamma, self.features, self.use_parameters),
+            *(self.intervals, self.seed, report),
+        )
+
+    def one(self, watched: Watched) -> tuple[Found, Gauge, Asked]:
+        """What one history shows."""
+        name, chosen = _choose(self.method, watched, self.learner)
+        family, d = type(self.policy).__name__, self.policy.n_parameters
+        stages = len(watched.history)
+        logger.info("method %s: %d stages, %s with %d parameters", name, stages, family, d)
+        chosen = chosen if self.intervals else chosen.without_intervals(self.policy)
+        look = watched.look
+        ways: dict[Coordinates, Callable[[Watched, Look, Method], _Outcome]] = {
+            Coordinates.PARAMETERS: _in_parameters,
+            Coordinates.FUNCTIONS: _in_functions,
+            Coordinates.PATH: _along_path,
+            Coordinates.REPLAY: partial(_by_replay, learner=self.learner),
+        }
+        found, gauge, used, clones = ways[Coordinates(chosen.coordinates)](watched, look, chosen)
+        notes = look.moments.offset_notes(look.names, centred=used.centres)
+        complete = watched.history.complete
+        facts = Asked(
+            *(name, used, self.gamma, self.seed, self.intervals, look.names, complete, clones),
+            notes,
+        )
+        return found, gauge, facts
+
+    def several(self, histories: Histories, pool_world: bool, report: Progress) -> Cohort:
+        """What each of several histories shows."""
+        return infer_each(
+            named_histories(histories),
+            lambda history, told: self.watched(history, told),
+            self.one,
+            pool_world=pool_world,
+            report=report,
+        )
 
 
 def _choose(method: str | Method, watched: Watched, learner: Learner | None) -> tuple[str, Method]:
