@@ -62,6 +62,7 @@ class Cohort:
             weights, shape (q, k).
         pools: Whether the world was pooled over all of them.
         seed: Of the draws.
+        intervals: Whether the answer is to have any.
     """
 
     singles: tuple[Single, ...]
@@ -69,6 +70,7 @@ class Cohort:
     basis: Float
     pools: bool
     seed: int
+    intervals: bool = True
 
     def __len__(self) -> int:
         return len(self.singles)
@@ -82,10 +84,10 @@ class Cohort:
         """Some of the learners, in the world of all."""
         return replace(self, singles=tuple(self.singles[i] for i in members))
 
-    def stack(self, rng: np.random.Generator, *, own_worlds: bool = False) -> Stack:
+    def stack(self, rng: np.random.Generator) -> Stack:
         """Their evidence, with the world's noise in every learner's own unless all share it."""
         evidence = [single.evidence for single in self.singles]
-        if own_worlds or not self.pools:
+        if not self.pools:
             evidence = [one.widened() for one in evidence]
         return Stack.of(evidence, rng)
 
@@ -116,7 +118,7 @@ def named_histories(histories: Histories) -> dict[str, LearningHistory]:
 
 def infer_each(
     histories: Mapping[str, LearningHistory],
-    watch: Callable[[LearningHistory, Progress], Watched],
+    watch: Callable[[LearningHistory], Watched],
     fit: Fit,
     *,
     pool_world: bool,
@@ -131,7 +133,7 @@ def infer_each(
         pool_world: Whether all of them live in one world.
         report: Called with (what, done, total).
     """
-    members = {name: _naming(name, watch, history, report) for name, history in histories.items()}
+    members = {name: _naming(name, watch, history) for name, history in histories.items()}
     first, *others = (_naming(name, lambda m: m.look, m).names for name, m in members.items())
     for name, names in zip(list(members)[1:], others, strict=True):
         if names != first:

@@ -7,7 +7,9 @@ all directions of the identified weights, in units of the features' ranges. With
 `logel.inference.direction`, in the eigenvectors of H (eigenvalues e), the evidence of one learner
 given its size is a product over directions of
 
-    (1 + s)^(-1/2) exp( (c h mu - c^2 e mu^2 / 2 + tau^2 c^2 h^2 / 2) / (1 + s) ),    s = tau^2 c^2 e
+    (1 + s)^(-1/2) exp( (c h mu - c^2 e mu^2 / 2 + tau^2 c^2 h^2 / 2) / (1 + s) )
+
+with s = tau^2 c^2 e,
 
 and the size is integrated out by quadrature, under the prior it has for shared weights. What is
 left, mean and spread, is drawn by tempering, so that intervals know how little a few learners tell
@@ -70,6 +72,11 @@ def fit_group(stack: Stack, n_draws: int, rng: np.random.Generator) -> Group:
         log_evidence=found.log_evidence,
         by_learner=evidence.by_learner(means, spreads),
     )
+
+
+def by_learner(stack: Stack, means: Float, spreads: Float) -> Float:
+    """Log evidence of every learner, (p, n), for means (p, k) and spreads (p,)."""
+    return _Marginal.of(stack).by_learner(means, spreads)
 
 
 def _split(points: Float) -> tuple[Float, Float]:

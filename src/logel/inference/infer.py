@@ -17,16 +17,19 @@ from functools import partial
 import numpy as np
 
 from logel.data.history import LearningHistory
-from logel.errors import IdentificationError, check_gamma
+from logel.errors import IdentificationError, OptionError, check_gamma
 from logel.inference.answer import Asked, CloneFacts, Found, answer
 from logel.inference.cohort import Cohort, Histories, infer_each, named_histories
+from logel.inference.contrast import Contrast
 from logel.inference.estimate import RewardEstimate
 from logel.inference.functions import find_weights, function_steps, words
 from logel.inference.gauge import FAR_LEVEL, Gauge, check_movement
+from logel.inference.group import GroupEstimate, group_estimate
 from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
 from logel.inference.path import find_along_path, path_applies
 from logel.inference.replayed import find_by_replay, replay_applies
+from logel.inference.shared import shared_estimate
 from logel.inference.watched import Look, Watched, naming
 from logel.policies.base import Policy
 from logel.policies.cloning import ClonedPath, known_or_cloned
@@ -36,7 +39,7 @@ from logel.rules.rates import Rates
 from logel.threads import limited_threads
 from logel.types import FeatureFunction, Float, Progress
 
-__all__ = ["METHODS", "Method", "infer_reward"]
+__all__ = ["METHODS", "Method", "compare_groups", "infer_group", "infer_reward"]
 
 logger = logging.getLogger(__name__)
 _Outcome = tuple[Found, Gauge, Method, tuple[CloneFacts, ...] | None]
@@ -44,7 +47,7 @@ _Outcome = tuple[Found, Gauge, Method, tuple[CloneFacts, ...] | None]
 
 @limited_threads()
 def infer_reward(
-    history: LearningHistory,
+    history: LearningHistory | Histories,
     policy: Policy,
     *,
     gamma: float,
@@ -54,16 +57,19 @@ def infer_reward(
     intervals: bool = True,
     seed: int = 0,
     learner: Learner | None = None,
+    pool_world: bool = True,
     progress: Progress | None = None,
 ) -> RewardEstimate:
-    """Recover the reward weights of a learner from its history.
+    """Recover the reward weights of a learner from its history, or those that several share.
 
     Identification: unless the history carries learning rates (and the rule has any), the weights
     are only known up to a positive factor and are returned with unit norm; `scale` in the estimate
     says which. See `RewardEstimate` for sign and gauge.
 
     Args:
-        history: What was observed, at least two stages.
+        history: What was observed, at least two stages. Several histories, in a list or by name in
+            a mapping, are of learners that share the weights: each has its own path, rates and kind
+            of learning, and the answer says what each added to it (`RewardEstimate.learners`).
         policy: Family of the learner's policies (or of the clones that stand for them).
         gamma: The learner's discount factor, in [0, 1).
         method: "default" takes "joint" for tabular and linear policies of moderate size, "two-step"
@@ -74,18 +80,102 @@ def infer_reward(
             when the episodes carry none.
         use_parameters: Use the history's policy parameters if it has them, instead of cloning.
         intervals: Whether to compute intervals, clones' held-out fit and comparisons with learners
-            that want nothing; False is faster.
+            that want nothing; False is faster. Several learners are weighed by how sure they are,
+            so that theirs are computed all the same.
         seed: Chooses held-out episodes and starting points; the same seed gives the same estimate.
         learner: For "replay": the learner's own update, see `logel.replay.learner.OneByOne`, if it
             is not one that the history names.
+        pool_world: Whether several learners live in one world, about which all of them tell; where
+            the method has a model of the world.
         progress: Called with (what, done, total) during long work.
     """
     asked = _Request(policy, gamma, method, features, use_parameters, intervals, seed, learner)
-    report = progress or (lambda what, done, total: None)
+    report = progress or _say_nothing
     if isinstance(history, LearningHistory):
         found, gauge, facts = asked.one(asked.watched(history, report))
         return answer(found, gauge, facts)
     return shared_estimate(asked.several(history, pool_world, report))
+
+
+@limited_threads()
+def infer_group(
+    histories: Histories,
+    policy: Policy,
+    *,
+    gamma: float,
+    method: str | Method = "default",
+    features: FeatureFunction | None = None,
+    use_parameters: bool = True,
+    seed: int = 0,
+    learner: Learner | None = None,
+    pool_world: bool = True,
+    progress: Progress | None = None,
+) -> GroupEstimate:
+    """Recover the weights of learners that resemble each other: a mean, a spread, and each one's.
+
+    Learners stray from the group's mean, how far is estimated, and each one's weights are drawn
+    towards the mean as far as its own history leaves room (partial pooling). Intervals of the mean
+    speak of learners like these, not only of these.
+
+    Args:
+        histories: What was observed of each, in a list or by name in a mapping.
+        policy: See `infer_reward`, as for all that follows.
+        gamma: The learners' discount factor.
+        method: How each is fitted.
+        features: Of the reward, where the episodes carry none.
+        use_parameters: Whether recorded parameters are used.
+        seed: Of everything random.
+        learner: For "replay".
+        pool_world: Whether they live in one world.
+        progress: Called with (what, done, total) during long work.
+    """
+    asked = _Request(policy, gamma, method, features, use_parameters, True, seed, learner)
+    return group_estimate(asked.several(histories, pool_world, progress or _say_nothing))
+
+
+@limited_threads()
+def compare_groups(
+    first: Histories,
+    second: Histories,
+    policy: Policy,
+    *,
+    gamma: float,
+    names: tuple[str, str] = ("first", "second"),
+    method: str | Method = "default",
+    features: FeatureFunction | None = None,
+    use_parameters: bool = True,
+    seed: int = 0,
+    learner: Learner | None = None,
+    pool_world: bool = True,
+    progress: Progress | None = None,
+) -> Contrast:
+    """How the weights of two groups differ; `Contrast.of` compares groups inferred before.
+
+    Args:
+        first: Histories of one group, as for `infer_group`.
+        second: Histories of the other.
+        policy: See `infer_reward`, as for all that follows.
+        gamma: The learners' discount factor.
+        names: What the groups are called.
+        method: How each learner is fitted.
+        features: Of the reward, where the episodes carry none.
+        use_parameters: Whether recorded parameters are used.
+        seed: Of everything random.
+        learner: For "replay".
+        pool_world: Whether all learners of both groups live in one world.
+        progress: Called with (what, done, total) during long work.
+    """
+    asked = _Request(policy, gamma, method, features, use_parameters, True, seed, learner)
+    groups = named_histories(first), named_histories(second)
+    everyone = {
+        f"{g}: {name}": h for g, one in zip(names, groups, strict=True) for name, h in one.items()
+    }
+    if len(everyone) < len(groups[0]) + len(groups[1]):
+        raise OptionError(f"the groups need different names, not {names[0]!r} twice")
+    cohort = asked.several(everyone, pool_world, progress or _say_nothing)
+    n = len(groups[0])
+    parts = cohort.take(range(n)), cohort.take(range(n, len(cohort)))
+    return Contrast.of(*map(group_estimate, parts), names=names, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -139,13 +229,20 @@ class _Request:
 
     def several(self, histories: Histories, pool_world: bool, report: Progress) -> Cohort:
         """What each of several histories shows."""
-        return infer_each(
+        # They are weighed by how sure they are.
+        sure = replace(self, intervals=True)
+        cohort = infer_each(
             named_histories(histories),
-            lambda history, told: self.watched(history, told),
-            self.one,
+            lambda history: sure.watched(history, _say_nothing),
+            sure.one,
             pool_world=pool_world,
             report=report,
         )
+        return replace(cohort, intervals=self.intervals)
+
+
+def _say_nothing(what: str, done: int, total: int) -> None:
+    """The progress of one among many."""
 
 
 def _choose(method: str | Method, watched: Watched, learner: Learner | None) -> tuple[str, Method]:
