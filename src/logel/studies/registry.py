@@ -10,6 +10,7 @@ from logel.studies import (
     accuracy_worlds,
     audit,
     audit_wrong,
+    cohort,
     crossroad,
     gridworld,
     hopper,
@@ -38,6 +39,7 @@ STUDIES = {
         audit.STUDY,
         audit_wrong.STUDY,
         lunarlander.STUDY,
+        cohort.STUDY,
     )
 }
 GROUPS = {
