@@ -63,7 +63,7 @@ class Account(NamedTuple):
         """From weights and their covariance."""
         symmetric = (covariance + covariance.T) / 2
         information = np.linalg.pinv(symmetric, rcond=_SILENT, hermitian=True)
-        return cls(rule, share, information @ mean, information)
+        return cls(rule, share, information @ mean, np.asarray(information, dtype=float))
 
     def widened(self, covariance: Float) -> Account:
         """With another source of error, of covariance (k, k)."""
@@ -174,8 +174,13 @@ class Stack:
     def take(self, members: Sequence[int]) -> Stack:
         """Some of the learners."""
         rows = np.asarray(members, dtype=int)
-        parts = (self.linear, self.information, self.log_shares, self.log_chances)
-        return Stack(*(part[rows] for part in parts), tuple(self.rules[i] for i in rows))
+        return Stack(
+            self.linear[rows],
+            self.information[rows],
+            self.log_shares[rows],
+            self.log_chances[rows],
+            tuple(self.rules[i] for i in rows),
+        )
 
     def shifted(self, shifts: Float) -> Stack:
         """With every learner's weights moved, shape (n, k)."""

@@ -18,10 +18,10 @@ from logel.inference.cohort import Cohort, Single
 from logel.inference.direction import Stack, unit
 from logel.inference.estimate import RewardEstimate
 from logel.inference.export import rows_of_learners
-from logel.inference.hierarchy import Group, by_learner, fit_group
+from logel.inference.hierarchy import by_learner, fit_group
 from logel.inference.null import CONVINCING
 from logel.inference.saved import array, check_format, load_json, plain, read_json
-from logel.inference.shared import learner_shares, together, world_shifts
+from logel.inference.shared import ByLearner, learner_shares, together, world_shifts
 from logel.inference.shares import LearnerShare
 from logel.inference.status import Status
 from logel.types import Float
@@ -151,11 +151,11 @@ def group_estimate(cohort: Cohort) -> GroupEstimate:
 
     moved = world_shifts(cohort, stack, group.means, evidence, rng)
 
-    def redraw(others: Stack) -> tuple[Float, Group]:
+    def redraw(others: Stack) -> tuple[Float, ByLearner]:
         again = fit_group(others, _DRAWS_WITHOUT, rng)
-        return again.means, again
+        return again.means, lambda one: by_learner(one, again.means, again.spreads)
 
-    shares = learner_shares(cohort, stack, group.means, group.by_learner, redraw, _predicted, rng)
+    shares = learner_shares(cohort, stack, group.means, group.by_learner, redraw, rng)
     words = "weights around a group's mean"
     draws = unit(group.means @ cohort.basis.T + moved)
     mean = together(cohort, stack, draws, group.log_evidence, shares, words, [])
@@ -165,11 +165,6 @@ def group_estimate(cohort: Cohort) -> GroupEstimate:
         chance = stack.log_chances[i]
         learners[single.name] = _pooled(cohort, single, draws, shares[i], float(chance))
     return GroupEstimate(mean, learners, group.spreads)
-
-
-def _predicted(one: Stack, others: Group) -> Float:
-    """Log evidence of a learner at the others' draws."""
-    return by_learner(one, others.means, others.spreads)[:, 0]
 
 
 def _pooled(

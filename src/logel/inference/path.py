@@ -342,14 +342,14 @@ def _regressed(
     logger.info("rules: %s", ", ".join(f"{n} {gain(n):+.1f}" for n in order))
     best, fit, rule = order[0], fits[order[0]], rules[order[0]]
     q = basis.shape[1]
-    without = np.zeros((0, q))
+    replicates = np.zeros((0, q))
     if watched.intervals:
 
         def shifted(world: World) -> Float:
             return fit_known_path(worlds.rule(best, world), states, max_rounds=6).parameters[:q]
 
-        without = _without_groups(worlds, states, shifted)
-    extra = spread_of(without) if len(without) else np.zeros((q, q))
+        replicates = _without_groups(worlds, states, shifted)
+    extra = spread_of(replicates) if len(replicates) else np.zeros((q, q))
     freedom = max(fit.degrees_of_freedom, 3)
     following = rule.following(states[:-1], fit.parameters)
     moved = (following - states[:-1])[:, :, None]
@@ -374,7 +374,7 @@ def _regressed(
         evidence=Evidence(
             tuple(student_accounts(best, fit.parameters[:q], fit.covariance, freedom)),
             no_reward(gain(best)),
-            without - fit.parameters[:q] if len(without) else without,
+            replicates - fit.parameters[:q] if len(replicates) else replicates,
             basis,
         ),
     )

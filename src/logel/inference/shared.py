@@ -27,7 +27,8 @@ _DRAWS, _DRAWS_WITHOUT = 1000, 400
 _STILL_ALIVE = 0.2
 
 ByLearner = Callable[[Stack], Float]
-Redraw = Callable[[Stack], tuple[Float, Float]]
+# Draws the answer of some learners: directions, and how likely each learner is under each draw.
+Redraw = Callable[[Stack], tuple[Float, ByLearner]]
 
 
 def shared_estimate(cohort: Cohort) -> RewardEstimate:
@@ -37,13 +38,12 @@ def shared_estimate(cohort: Cohort) -> RewardEstimate:
     directions, log_evidence = _draw(stack, _DRAWS, rng)
     moved = world_shifts(cohort, stack, directions, lambda s: s.by_learner(directions), rng)
 
-    def redraw(others: Stack) -> tuple[Float, Float]:
+    def redraw(others: Stack) -> tuple[Float, ByLearner]:
         again = _draw(others, _DRAWS_WITHOUT, rng)[0]
-        return again, again
+        return again, lambda one: one.by_learner(again)
 
-    shares = learner_shares(
-        cohort, stack, directions, stack.by_learner(directions), redraw, _predicted, rng
-    )
+    by_learner = stack.by_learner(directions)
+    shares = learner_shares(cohort, stack, directions, by_learner, redraw, rng)
     sharing = log_evidence
     notes = []
     if len(cohort) > 1 and sharing < -CONVINCING:
@@ -62,11 +62,6 @@ def _draw(stack: Stack, n: int, rng: np.random.Generator) -> tuple[Float, float]
     size = stack.linear.shape[2]
     found = temper(lambda points: stack.by_learner(unit(points)).sum(axis=1), size, n, rng)
     return unit(found.draws), found.log_evidence
-
-
-def _predicted(one: Stack, directions: Float) -> Float:
-    """Log evidence of a learner at the others' draws."""
-    return one.by_learner(directions)[:, 0]
 
 
 def world_shifts(
@@ -101,7 +96,6 @@ def learner_shares(
     draws: Float,
     by_learner: Float,
     redraw: Redraw,
-    predicted: Callable[[Stack, Float], Float],
     rng: np.random.Generator,
 ) -> tuple[LearnerShare, ...]:
     """Every learner's part in an answer.
@@ -111,8 +105,7 @@ def learner_shares(
         stack: Their evidence.
         draws: Directions of the answer, shape (p, k).
         by_learner: Log evidence of every learner at the draws, (p, n).
-        redraw: Draws the answer of some learners: directions, and whatever `predicted` takes.
-        predicted: Log evidence of one learner at such draws.
+        redraw: Draws the answer of some of them.
         rng: Of resampling.
     """
     shares = evidence_shares(by_learner)
@@ -121,19 +114,11 @@ def learner_shares(
     found = []
     for i, single in enumerate(cohort.singles):
         others = [j for j in range(len(cohort)) if j != i]
-        agreement, without = 0.0, np.zeros((1, len(cohort.basis)))
+        agreement, left = 0.0, np.zeros((1, len(cohort.basis)))
         if others:
-            logs = -by_learner[:, i]
-            weights = np.exp(logs - logsumexp(logs))
-            if 1 / (weights**2).sum() > _STILL_ALIVE * len(draws):
-                agreement = float(np.log(len(draws)) - logsumexp(logs))
-                left = draws[rng.choice(len(draws), len(draws), p=weights)]
-            else:
-                left, state = redraw(stack.take(others))
-                logs = predicted(stack.take([i]), state)
-                agreement = float(logsumexp(logs) - np.log(len(logs)))
-            without = unit(left @ cohort.basis.T)
-        lost = bool(((signs != 0) & (_signs(without) != signs)).any())
+            agreement, drawn = _without(stack, i, draws, by_learner[:, i], redraw, rng)
+            left = unit(drawn @ cohort.basis.T)
+        lost = bool(((signs != 0) & (_signs(left) != signs)).any())
         low, high = single.estimate.interval(0.95).T
         found.append(
             LearnerShare(
@@ -147,10 +132,23 @@ def learner_shares(
                 weights=unit(single.estimate.weights),
                 low=low,
                 high=high,
-                without=unit(without.mean(axis=0)),
+                without=unit(left.mean(axis=0)),
             )
         )
     return tuple(found)
+
+
+def _without(
+    stack: Stack, i: int, draws: Float, own: Float, redraw: Redraw, rng: np.random.Generator
+) -> tuple[float, Float]:
+    """How well the others predict a learner, in nats, and draws of their answer."""
+    weights = np.exp(-own - logsumexp(-own))
+    if 1 / (weights**2).sum() > _STILL_ALIVE * len(draws):
+        agreement = np.log(len(draws)) - logsumexp(-own)
+        return float(agreement), draws[rng.choice(len(draws), len(draws), p=weights)]
+    left, at = redraw(stack.take([j for j in range(len(stack)) if j != i]))
+    logs = at(stack.take([i]))[:, 0]
+    return float(logsumexp(logs) - np.log(len(logs))), left
 
 
 def evidence_shares(by_learner: Float) -> Float:
