@@ -27,6 +27,10 @@ _NAMES = {
     "SB3Policy": "logel.policies.sb3",
     "Method": "logel.inference.method",
     "infer_reward": "logel.inference.infer",
+    "infer_group": "logel.inference.infer",
+    "compare_groups": "logel.inference.infer",
+    "GroupEstimate": "logel.inference.group",
+    "Contrast": "logel.inference.contrast",
     "Observer": "logel.inference.observer",
     "RewardEstimate": "logel.inference.estimate",
     "LinearReward": "logel.rewards.linear",
@@ -39,8 +43,10 @@ if TYPE_CHECKING:
     from logel.data.rollout import Rollout, record_stage
     from logel.data.stage import Episode, Stage
     from logel.errors import LogelError
+    from logel.inference.contrast import Contrast
     from logel.inference.estimate import RewardEstimate
-    from logel.inference.infer import infer_reward
+    from logel.inference.group import GroupEstimate
+    from logel.inference.infer import compare_groups, infer_group, infer_reward
     from logel.inference.method import Method
     from logel.inference.observer import Observer
     from logel.learners.sb3 import HistoryRecorder
@@ -51,7 +57,9 @@ if TYPE_CHECKING:
     from logel.rewards.linear import LinearReward
 
 __all__ = [
+    "Contrast",
     "Episode",
+    "GroupEstimate",
     "HistoryRecorder",
     "HistoryWriter",
     "LearningHistory",
@@ -69,6 +77,8 @@ __all__ = [
     "Stage",
     "TabularSoftmax",
     "__version__",
+    "compare_groups",
+    "infer_group",
     "infer_reward",
     "record_stage",
 ]

@@ -80,9 +80,10 @@ class Cohort:
         """Of the learners."""
         return tuple(single.name for single in self.singles)
 
-    def take(self, members: Sequence[int]) -> Cohort:
-        """Some of the learners, in the world of all."""
-        return replace(self, singles=tuple(self.singles[i] for i in members))
+    def take(self, members: Sequence[int], names: Sequence[str]) -> Cohort:
+        """Some of the learners, in the world of all, under other names."""
+        taken = zip(members, names, strict=True)
+        return replace(self, singles=tuple(replace(self.singles[i], name=n) for i, n in taken))
 
     def stack(self, rng: np.random.Generator) -> Stack:
         """Their evidence, with the world's noise in every learner's own unless all share it."""

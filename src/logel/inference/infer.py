@@ -174,8 +174,11 @@ def compare_groups(
         raise OptionError(f"the groups need different names, not {names[0]!r} twice")
     cohort = asked.several(everyone, pool_world, progress or _say_nothing)
     n = len(groups[0])
-    parts = cohort.take(range(n)), cohort.take(range(n, len(cohort)))
-    return Contrast.of(*map(group_estimate, parts), names=names, seed=seed)
+    one, other = (
+        cohort.take(range(n), [*groups[0]]),
+        cohort.take(range(n, len(cohort)), [*groups[1]]),
+    )
+    return Contrast.of(group_estimate(one), group_estimate(other), names=names, seed=seed)
 
 
 @dataclass(frozen=True)
