@@ -167,7 +167,7 @@ def moments(angles: Float, logs: Float) -> tuple[float, float]:
 def cohort_stack(
     histories: list[LearningHistory], policy: TabularSoftmax, method: Method
 ) -> tuple[Stack, Float]:
-    """The evidence behind an answer."""
+    """The evidence behind an answer, without the world's errors."""
     seen: list[Any] = []
     import logel.inference.infer as module
 
@@ -177,7 +177,8 @@ def cohort_stack(
         infer_reward(histories, policy, gamma=0.8, method=method)
     finally:
         module.shared_estimate = original
-    return seen[0].stack(np.random.default_rng(0)), seen[0].basis
+    evidence = [single.evidence for single in seen[0].singles]
+    return Stack.of(evidence, np.random.default_rng(0)), seen[0].basis
 
 
 @pytest.mark.parametrize("method", ["mirror", "two-step"])

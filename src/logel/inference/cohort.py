@@ -86,11 +86,12 @@ class Cohort:
         return replace(self, singles=tuple(replace(self.singles[i], name=n) for i, n in taken))
 
     def stack(self, rng: np.random.Generator) -> Stack:
-        """Their evidence, with the world's noise in every learner's own unless all share it."""
-        evidence = [single.evidence for single in self.singles]
-        if not self.pools:
-            evidence = [one.widened() for one in evidence]
-        return Stack.of(evidence, rng)
+        """Their evidence, with what is not known of the world in everyone's own.
+
+        Learners that are seen well would else be sure of directions that differ by the errors of
+        their world. Where the world is one, all are off together besides (`world_moves`).
+        """
+        return Stack.of([single.evidence.widened() for single in self.singles], rng)
 
     def world_moves(self) -> Float:
         """Everyone's weights without each group of the common world's episodes, (g, n, k)."""

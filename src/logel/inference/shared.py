@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 from logel.inference.cohort import Cohort
 from logel.inference.direction import Stack, unit
 from logel.inference.estimate import RewardEstimate
+from logel.inference.export import posterior_draws
 from logel.inference.gauge import Fit
 from logel.inference.null import CONVINCING
 from logel.inference.shares import LearnerShare, share_notes
@@ -25,6 +26,9 @@ _DRAWS, _DRAWS_WITHOUT = 1000, 400
 # Share of the draws that must still count if a learner is taken out by weighing them; else the
 # others' answer is drawn anew.
 _STILL_ALIVE = 0.2
+
+# Share of a shift of the weights by which evidence is differentiated: less than their own spread.
+_PART = 0.1
 
 ByLearner = Callable[[Stack], Float]
 # Draws the answer of some learners: directions, and how likely each learner is under each draw.
@@ -73,8 +77,9 @@ def world_shifts(
 ) -> Float:
     """How far draws (p, q) may be off together because the common world is not known, (p, q).
 
-    A jackknife: draws are weighed by what everyone's evidence would be without each group of the
-    episodes that the world is pooled from.
+    A jackknife: to first order, the mean of the draws moves by their covariance with how much
+    their evidence changes when everyone's weights are those without a group of the episodes that
+    the world is pooled from.
     """
     weights = unit(directions @ cohort.basis.T)
     moves = cohort.world_moves()
@@ -83,8 +88,8 @@ def world_shifts(
     before = by_learner(stack).sum(axis=1)
     replicates = []
     for shifts in moves:
-        logs = by_learner(stack.shifted(shifts)).sum(axis=1) - before
-        replicates.append(np.exp(logs - logsumexp(logs)) @ weights)
+        change = (by_learner(stack.shifted(_PART * shifts)).sum(axis=1) - before) / _PART
+        replicates.append((change - change.mean()) @ weights / len(weights))
     values, vectors = np.linalg.eigh(spread_of(np.stack(replicates)))
     root = vectors * np.sqrt(np.clip(values, 0.0, None))
     return np.asarray(rng.standard_normal(weights.shape) @ root.T)
@@ -119,7 +124,7 @@ def learner_shares(
             agreement, drawn = _without(stack, i, draws, by_learner[:, i], redraw, rng)
             left = unit(drawn @ cohort.basis.T)
         lost = bool(((signs != 0) & (_signs(left) != signs)).any())
-        low, high = single.estimate.interval(0.95).T
+        low, high = _own_interval(single.estimate).T
         found.append(
             LearnerShare(
                 name=single.name,
@@ -136,6 +141,14 @@ def learner_shares(
             )
         )
     return tuple(found)
+
+
+def _own_interval(estimate: RewardEstimate) -> Float:
+    """95% intervals of a learner's weights once they have unit norm, (q, 2)."""
+    if estimate.scale == "unit norm":
+        return estimate.interval(0.95)
+    draws = unit(posterior_draws(estimate, _DRAWS, 0))
+    return np.quantile(draws, [0.025, 0.975], axis=0).T
 
 
 def _without(

@@ -194,5 +194,5 @@ class Company:
     @cached_property
     def _pooler(self) -> Pooler:
         first = self.members[0]
-        stages = list(chain.from_iterable(m.stages() for m in self.members))
+        stages = chain.from_iterable(m.stages() for m in self.members)
         return pooler(stages, first.policy, gamma=first.gamma)
