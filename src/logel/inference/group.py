@@ -157,11 +157,11 @@ def group_estimate(cohort: Cohort) -> GroupEstimate:
 
     shares = learner_shares(cohort, stack, group.means, group.by_learner, redraw, rng)
     words = "weights around a group's mean"
-    draws = unit(group.means @ cohort.basis.T + moved)
+    draws = unit(unit(group.means @ cohort.basis.T) + moved)
     mean = together(cohort, stack, draws, group.log_evidence, shares, words, [])
     learners = {}
     for i, single in enumerate(cohort.singles):
-        draws = unit(group.singles[i] @ cohort.basis.T + moved)
+        draws = unit(unit(group.singles[i] @ cohort.basis.T) + moved)
         chance = stack.log_chances[i]
         learners[single.name] = _pooled(cohort, single, draws, shares[i], float(chance))
     return GroupEstimate(mean, learners, group.spreads)

@@ -56,9 +56,8 @@ def shared_estimate(cohort: Cohort) -> RewardEstimate:
             f"({sharing:+.1f} nats): use infer_group"
         )
     words = f"shared weights, {sharing:+.1f} nats over weights of their own"
-    return together(
-        cohort, stack, unit(directions @ cohort.basis.T + moved), log_evidence, shares, words, notes
-    )
+    draws = unit(unit(directions @ cohort.basis.T) + moved)
+    return together(cohort, stack, draws, log_evidence, shares, words, notes)
 
 
 def _draw(stack: Stack, n: int, rng: np.random.Generator) -> tuple[Float, float]:
