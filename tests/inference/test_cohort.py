@@ -75,7 +75,7 @@ def test_together_they_err_less_than_each_alone() -> None:
     alone = [direction_error(one.weights, truth) for one in estimate.learners]
     assert direction_error(estimate.weights, truth) < np.mean(alone) / 2 + 0.05
     assert estimate.status is Status.OK and estimate.scale == "unit norm"
-    low, high = estimate.interval().T
+    low, high = estimate.interval(0.998).T
     assert ((low <= truth) & (truth <= high)).all()
     widths = np.mean([one.high - one.low for one in estimate.learners])
     assert (high - low).mean() < widths
@@ -212,6 +212,19 @@ def test_worlds_are_pooled_unless_told_otherwise() -> None:
     assert apart.learners[0].weights == pytest.approx(alone.weights, abs=1e-3)
     assert not np.allclose(together.learners[0].weights, alone.weights, atol=1e-2)
     assert together.config["pool_world"] is True and apart.config["pool_world"] is False
+
+
+def test_units_of_the_features_do_not_matter() -> None:
+    """All features ten times as large: the same directions, exactly as sure."""
+    histories = watched(1.0, 0.7)
+    larger = [
+        LearningHistory.from_stages(
+            [replace(stage, features=10.0 * stage.features) for stage in history]
+        )
+        for history in histories
+    ]
+    one, ten = (infer_reward(h, POLICY, gamma=0.9, method=FAST) for h in (histories, larger))
+    assert ten.interval() == pytest.approx(one.interval(), abs=1e-6)
 
 
 def test_without_intervals_there_are_none() -> None:

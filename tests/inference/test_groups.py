@@ -55,7 +55,7 @@ def thirsty() -> GroupEstimate:
 def test_a_group_has_a_mean_a_spread_and_its_learners(thirsty: GroupEstimate) -> None:
     true = WATER / np.linalg.norm(WATER)
     assert np.linalg.norm(thirsty.mean.weights - true) < 0.3
-    low, high = thirsty.mean.interval().T
+    low, high = thirsty.mean.interval(0.998).T
     assert ((low <= true) & (true <= high)).all()
     assert thirsty.names == ("rat 0", "rat 1", "rat 2", "rat 3")
     low, high = thirsty.spread_interval()
