@@ -40,6 +40,8 @@ DEPENDENT = f"{ZERO}, each of these features being a combination of the others"
 STATE_ALONE = "it depends on the state alone, and this learner looks no further (gamma is 0)"
 POTENTIAL = "it telescopes along every trajectory, as a potential of the states does"
 NO_CHOICE = "what is collected of it from any time on does not depend on the actions"
+NOBODY = "it has no effect for any of the learners"
+SOMEBODY = "it has no effect in one group or the other"
 
 # Beyond this many states (or states and times) the value of each by itself takes too long: one
 # dense solve of that size is a second.
@@ -423,6 +425,29 @@ def _without(rows: Float, others: Float) -> Float:
     sizes = np.abs(np.diagonal(triangle))
     basis = basis[:, : int((sizes > 1e-10 * sizes.max(initial=0.0)).sum())]
     return np.asarray(rows - basis @ (basis.T @ rows))
+
+
+def common_gauge(gauges: Sequence[Gauge]) -> Gauge:
+    """What is silent for each of several learners; reasons that all of them share are kept."""
+    first, *others = gauges
+    rows = first.directions
+    for other in others:
+        rows = _common(rows, other.directions)
+    if len(rows) == first.n:
+        return first
+    rows = plain_basis([rows], np.ones(len(first.feature_names)))
+    return Gauge(first.feature_names, rows, NOBODY, first.weak[:0])
+
+
+def either_gauge(one: Gauge, two: Gauge) -> Gauge:
+    """What is silent for one of two."""
+    rows = orthonormal_rows(np.concatenate([one.directions, two.directions]), tolerance=1e-4)
+    if len(rows) == one.n:
+        return one
+    if len(rows) == two.n:
+        return two
+    rows = plain_basis([rows], np.ones(len(one.feature_names)))
+    return Gauge(one.feature_names, rows, SOMEBODY, one.weak[:0])
 
 
 def _common(one: Float, two: Float) -> Float:

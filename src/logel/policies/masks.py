@@ -6,7 +6,7 @@ observes: masks are put behind the observations, and the family reads them there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -112,9 +112,15 @@ def legal_table(stages: Iterable[Stage], n_states: int, n_actions: int) -> Flags
     Raises:
         HistoryError: If two masks of one state differ.
     """
+    named = ((f"stage {t}", stage) for t, stage in enumerate(stages))
+    return _legal_table(named, n_states, n_actions)
+
+
+def _legal_table(named: Iterable[tuple[str, Stage]], n_states: int, n_actions: int) -> Flags:
+    """The same for stages with their names."""
     legal = np.ones((n_states, n_actions), dtype=bool)
     known = np.zeros(n_states, dtype=bool)
-    for t, stage in enumerate(stages):
+    for name, stage in named:
         assert stage.action_masks is not None
         first, row = np.unique(stage.observations, return_index=True)
         new = ~known[first]
@@ -125,11 +131,33 @@ def legal_table(stages: Iterable[Stage], n_states: int, n_actions: int) -> Flags
             state = stage.observations[at]
             was, here = (np.flatnonzero(m).tolist() for m in (legal[state], stage.action_masks[at]))
             raise HistoryError(
-                f"stage {t}, {stage.place(at)}: in state {state} actions {here} are legal, but "
+                f"{name}, {stage.place(at)}: in state {state} actions {here} are legal, but "
                 f"elsewhere {was}: a table needs one answer per state, so number the states apart "
                 "or use another policy family"
             )
     return legal
+
+
+def masked_table(
+    policy: TabularSoftmax, histories: Mapping[str, Iterable[Stage]]
+) -> TabularSoftmax:
+    """The table of several learners, all of whom recorded masks, in one world."""
+
+    def named() -> Iterator[tuple[str, Stage]]:
+        for name, stages in histories.items():
+            for t, stage in enumerate(stages):
+                assert stage.action_masks is not None
+                _check_width(policy, stage.action_masks.shape[1])
+                yield f"{name}: stage {t}", stage
+
+    return replace(policy, legal=_legal_table(named(), policy.n_states, policy.n_actions))
+
+
+def _check_width(policy: SoftmaxPolicy, n_masked: int) -> None:
+    if policy.n_actions != n_masked:
+        raise OptionError(
+            f"the policy has {policy.n_actions} actions, but the history's action_masks {n_masked}"
+        )
 
 
 def masked_policy(policy: Policy, stages: Iterable[Stage], n_masked: int) -> Policy:
@@ -141,10 +169,7 @@ def masked_policy(policy: Policy, stages: Iterable[Stage], n_masked: int) -> Pol
         raise OptionError(
             f"{type(policy).__name__} has no discrete actions, but the history has action_masks"
         )
-    if policy.n_actions != n_masked:
-        raise OptionError(
-            f"the policy has {policy.n_actions} actions, but the history's action_masks {n_masked}"
-        )
+    _check_width(policy, n_masked)
     if isinstance(policy, TabularSoftmax):
         if policy.legal is not None:
             return policy  # what somebody says counts; the data are checked against it

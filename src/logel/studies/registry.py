@@ -10,6 +10,7 @@ from logel.studies import (
     accuracy_worlds,
     audit,
     audit_wrong,
+    cohort,
     crossroad,
     foragers,
     gridworld,
@@ -40,6 +41,7 @@ STUDIES = {
         audit_wrong.STUDY,
         foragers.STUDY,
         lunarlander.STUDY,
+        cohort.STUDY,
     )
 }
 GROUPS = {

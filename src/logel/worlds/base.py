@@ -117,6 +117,10 @@ class World(ABC):
         """The same world with features multiplied by a matrix, shape (q, k)."""
 
     @abstractmethod
+    def with_actions_of(self, other: Self) -> Self:
+        """This world, with another's stages to explain."""
+
+    @abstractmethod
     def observe(self, stage: int, parameters: Float) -> Observation:
         """What a stage's actions say about parameters (d,)."""
 

@@ -97,11 +97,15 @@ class LegalWorld(World):
         """The same world with features multiplied by a matrix, shape (q, k)."""
         return replace(self, table=self.table.with_features(basis))
 
+    def with_actions_of(self, other: LegalWorld) -> LegalWorld:
+        """This world, with another's actions to explain."""
+        return replace(self, table=self.table.with_actions_of(other.table))
+
     def leaving_out(
         self, group: int, pool: Callable[[], LegalWorld], policies: Float
     ) -> LegalWorld:
         """Pooled from the other episodes."""
-        return replace(self, table=pool().table.with_actions_of(self.table))
+        return pool().with_actions_of(self)
 
     def placed(self, parameters: Float) -> Float:
         """Parameters (..., d) among all logits relative to the last slot, zero where forbidden."""

@@ -90,12 +90,15 @@ class LinearWorld(World):
         """The same world with features multiplied by a matrix, shape (q, k)."""
         return replace(self, table=self.table.with_features(basis))
 
+    def with_actions_of(self, other: LinearWorld) -> LinearWorld:
+        """This world, with another's actions to explain."""
+        return replace(self, table=self.table.with_actions_of(other.table))
+
     def leaving_out(
         self, group: int, pool: Callable[[], LinearWorld], policies: Float
     ) -> LinearWorld:
         """Pooled from the other episodes."""
-        other = pool()
-        return replace(other, table=other.table.with_actions_of(self.table))
+        return pool().with_actions_of(self)
 
     def observe(self, stage: int, parameters: Float) -> Observation:
         """What a stage's actions say about parameters (d,)."""
