@@ -70,6 +70,16 @@ def shared() -> RewardEstimate:
     return infer_reward(watched(1.0, 0.7, 1.4, 0.5), POLICY, gamma=0.9, method=FAST)
 
 
+@cache
+def of_two() -> RewardEstimate:
+    return infer_reward(watched(1.0, 0.7), POLICY, gamma=0.9, method=FAST)
+
+
+@cache
+def of_first() -> RewardEstimate:
+    return infer_reward(watched(1.0, 0.7)[0], POLICY, gamma=0.9, method=FAST)
+
+
 def test_together_they_err_less_than_each_alone() -> None:
     estimate, (_, truth) = shared(), world()
     alone = [direction_error(one.weights, truth) for one in estimate.learners]
@@ -116,7 +126,7 @@ def test_learners_that_only_drift_show_no_reward() -> None:
 def test_a_list_of_one_is_that_one() -> None:
     """Nearly: its weights are brought to the sphere and drawn anew."""
     history = watched(1.0, 0.7)[0]
-    one = infer_reward(history, POLICY, gamma=0.9, method=FAST)
+    one = of_first()
     same = infer_reward([history], POLICY, gamma=0.9, method=FAST)
     assert direction_error(one.weights, same.weights) < 0.3
     assert same.learners[0].share == 1.0 and not same.learners[0].decisive
@@ -205,9 +215,8 @@ def test_other_methods_put_learners_together_alike(method: str) -> None:
 
 def test_worlds_are_pooled_unless_told_otherwise() -> None:
     histories = watched(1.0, 0.7)
-    together = infer_reward(histories, POLICY, gamma=0.9, method=FAST)
+    together, alone = of_two(), of_first()
     apart = infer_reward(histories, POLICY, gamma=0.9, method=FAST, pool_world=False)
-    alone = infer_reward(histories[0], POLICY, gamma=0.9, method=FAST)
     # But for the units: features are measured by the ranges that all of them show.
     assert apart.learners[0].weights == pytest.approx(alone.weights, abs=1e-3)
     assert not np.allclose(together.learners[0].weights, alone.weights, atol=1e-2)
@@ -223,8 +232,8 @@ def test_units_of_the_features_do_not_matter() -> None:
         )
         for history in histories
     ]
-    one, ten = (infer_reward(h, POLICY, gamma=0.9, method=FAST) for h in (histories, larger))
-    assert ten.interval() == pytest.approx(one.interval(), abs=1e-6)
+    ten = infer_reward(larger, POLICY, gamma=0.9, method=FAST)
+    assert ten.interval() == pytest.approx(of_two().interval(), abs=1e-6)
 
 
 def test_without_intervals_there_are_none() -> None:
