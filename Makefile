@@ -43,6 +43,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.jacobian
 	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.inference
+	$(BIN)/python -m benchmarks.smoother
 	$(BIN)/python -m benchmarks.crossroad
 	$(BIN)/python -m benchmarks.recording
 	$(BIN)/python -m benchmarks.threads

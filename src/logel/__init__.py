@@ -26,7 +26,12 @@ _NAMES = {
     "MLPCategorical": "logel.policies.networks",
     "SB3Policy": "logel.policies.sb3",
     "Method": "logel.inference.method",
+    "KnownWorld": "logel.worlds.known",
     "infer_reward": "logel.inference.infer",
+    "infer_group": "logel.inference.infer",
+    "compare_groups": "logel.inference.infer",
+    "GroupEstimate": "logel.inference.group",
+    "Contrast": "logel.inference.contrast",
     "Observer": "logel.inference.observer",
     "RewardEstimate": "logel.inference.estimate",
     "LinearReward": "logel.rewards.linear",
@@ -39,8 +44,10 @@ if TYPE_CHECKING:
     from logel.data.rollout import Rollout, record_stage
     from logel.data.stage import Episode, Stage
     from logel.errors import LogelError
+    from logel.inference.contrast import Contrast
     from logel.inference.estimate import RewardEstimate
-    from logel.inference.infer import infer_reward
+    from logel.inference.group import GroupEstimate
+    from logel.inference.infer import compare_groups, infer_group, infer_reward
     from logel.inference.method import Method
     from logel.inference.observer import Observer
     from logel.learners.sb3 import HistoryRecorder
@@ -49,11 +56,15 @@ if TYPE_CHECKING:
     from logel.policies.sb3 import SB3Policy
     from logel.policies.softmax import LinearSoftmax, TabularSoftmax
     from logel.rewards.linear import LinearReward
+    from logel.worlds.known import KnownWorld
 
 __all__ = [
+    "Contrast",
     "Episode",
+    "GroupEstimate",
     "HistoryRecorder",
     "HistoryWriter",
+    "KnownWorld",
     "LearningHistory",
     "LinearGaussian",
     "LinearReward",
@@ -69,6 +80,8 @@ __all__ = [
     "Stage",
     "TabularSoftmax",
     "__version__",
+    "compare_groups",
+    "infer_group",
     "infer_reward",
     "record_stage",
 ]

@@ -10,6 +10,11 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+FORBIDDEN = -1e30
+"""Logit of an action that is not legal: its probability is exactly zero in any precision.
+
+Minus infinity would say it better, but its products with that zero are not numbers."""
 FeatureFunction = Callable[..., npt.ArrayLike]
 """Maps (observations, actions, next_observations), each with N rows, to features (N, q).
 

@@ -155,3 +155,26 @@ def test_bad_input_costs_one_sentence_and_writes_nothing(saved: Path, tmp_path: 
         assert {path.name for path in tmp_path.iterdir()} == before, name
     done = logel("import", tmp_path / "text.csv", "--out", out, "--ignore", "rat")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_known_world_comes_from_a_file(tmp_path: Path) -> None:
+    from logel.envs.tree_maze import TreeMaze
+    from logel.learners.forager import Forager
+
+    maze = TreeMaze(1)
+    bouts = Forager((4.0, 0.2, -0.2), "planning", 0.05).bouts(maze, 80, np.random.default_rng(0))
+    facts = {"n_states": 3, "n_actions": 3, "gamma": 0.9}
+    history = LearningHistory.from_sessions(
+        bouts, windows=4, feature_names=maze.names, metadata=facts
+    )
+    history.save(tmp_path / "h")
+    np.savez(tmp_path / "w.npz", successors=maze.successors, terminal=[maze.port])
+    done = logel("infer", tmp_path / "h", "--world", tmp_path / "w.npz", "--quiet", "--json")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "w.csv").write_text("state,action,next_state\n0,1,2\n")
+    done = logel("infer", tmp_path / "h", "--world", tmp_path / "w.csv", "--quiet")
+    assert done.returncode == 2 and "the given world calls impossible" in done.stderr
+    done = logel(
+        "infer", tmp_path / "h", "--world", tmp_path / "w.csv", "--quiet", "--policy", "mlp"
+    )
+    assert done.returncode == 2 and "--world needs numbered states" in done.stderr

@@ -206,7 +206,7 @@ def test_the_json_is_standard() -> None:
     ("field", "value"),
     [
         ("format", "logel-history"),
-        ("format_version", 4),
+        ("format_version", 5),
         ("format_version", "1"),
         ("format_version", None),
         ("weights", [1.0, 2.0]),

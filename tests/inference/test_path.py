@@ -8,8 +8,9 @@ import pytest
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
 from logel.errors import OptionError
+from logel.inference import path
 from logel.inference.infer import infer_reward
-from logel.inference.path import LARGEST_KNOWN, path_applies
+from logel.inference.path import LARGEST_KNOWN, LARGEST_TABLE, path_applies
 from logel.inference.watched import Watched
 from logel.policies.base import Policy
 from logel.policies.gaussian import LinearGaussian
@@ -54,12 +55,22 @@ def one_hot(states: np.ndarray) -> np.ndarray:
         # The gridworld of the paper, and three times as many steps.
         (TabularSoftmax(25, 4), 10, False, True),
         (TabularSoftmax(25, 4), 30, False, True),
-        # Six hundred hidden parameters: one smoothing pass alone is minutes of work.
-        (TabularSoftmax(200, 4), 3, False, False),
-        (TabularSoftmax(200, 4), 1, False, False),
+        # Tables are multiplied, not held in matrices, hidden or known.
+        (TabularSoftmax(200, 4), 3, False, True),
+        (TabularSoftmax(LARGEST_TABLE, 2), 3, False, True),
+        (TabularSoftmax(LARGEST_TABLE, 2), 3, True, True),
+        (TabularSoftmax(LARGEST_TABLE + 1, 2), 3, False, False),
+        (TabularSoftmax(LARGEST_TABLE + 1, 2), 3, True, False),
+        # Tables of legal actions are not: what is affordable is that of other families.
+        (TabularSoftmax(25, 4, legal=np.ones((25, 4), dtype=bool)), 10, False, True),
+        (TabularSoftmax(200, 4, legal=np.ones((200, 4), dtype=bool)), 3, False, False),
+        (TabularSoftmax(200, 4, legal=np.ones((200, 4), dtype=bool)), 3, True, True),
+        # Six hundred hidden parameters of another family: one pass alone is minutes of work.
+        (LinearSoftmax(200, 4), 3, False, False),
+        (LinearSoftmax(200, 4), 1, False, False),
         # Known ones are regressed on.
-        (TabularSoftmax(200, 4), 3, True, True),
-        (TabularSoftmax(LARGEST_KNOWN + 1, 2), 3, True, False),
+        (LinearSoftmax(200, 4), 3, True, True),
+        (LinearSoftmax(LARGEST_KNOWN + 1, 2), 3, True, False),
         (LinearSoftmax(4, 3, feature_map=one_hot), 10, False, True),
         (LinearGaussian(3, 3), 10, False, True),
         # Quadrature over four action dimensions has too many nodes.
@@ -73,8 +84,11 @@ def test_the_path_is_smoothed_where_that_takes_seconds(
     assert path_applies(seen(policy, n_steps=n_steps, known=known)) == expected
 
 
-def test_what_is_too_large_is_left_by_the_default_and_refused_by_name() -> None:
-    policy = TabularSoftmax(200, 4)
+def test_what_is_too_large_is_left_by_the_default_and_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(path, "LARGEST_TABLE", 100)
+    policy = TabularSoftmax(51, 3)
     history = seen(policy, n_steps=3).history
     estimate = infer_reward(history, policy, gamma=0.9, intervals=False)
     assert estimate.method.startswith("method default (two-step)")

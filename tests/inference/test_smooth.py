@@ -15,11 +15,11 @@ from scipy.stats import multivariate_normal, norm
 
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.envs.tabular import TabularMDP, random_mdp
+from logel.inference import dense
+from logel.inference.rounds import Variances
 from logel.inference.smooth import (
     JointFit,
-    Variances,
     _Objective,
-    _smooth,
     fit_path,
     fit_random_walk,
 )
@@ -75,6 +75,14 @@ def priors(model: Rule, variances: Variances) -> tuple[Any, Any]:
     return middle, np.concatenate([np.full(q, variances.scale), model.nuisance_variance])
 
 
+def objective(model: Rule, middle: Any, prior: Any, shape: Any, variances: Variances) -> _Objective:
+    """The log posterior for noise of this shape."""
+    nothing = np.zeros((len(shape), 0))
+    prediction = Prediction(nothing, nothing, nothing, shape)
+    misfit = dense.Dense().misfit(prediction, variances.noise)
+    return _Objective(model, middle, prior, misfit, variances)
+
+
 def settle(
     model: Rule, variances: Variances, *, rounds: int = 30, start: JointFit | None = None
 ) -> tuple[Any, Any, list[float], float, _Objective]:
@@ -84,11 +92,11 @@ def settle(
     states = np.zeros((len(counts), model.state_dim)) if start is None else start.states
     parameters = middle if start is None else start.parameters
     shape = model.predict(states[:-1], parameters).shape
-    target = _Objective(model, middle, prior, shape, variances)
+    target = objective(model, middle, prior, shape, variances)
     values = [target(states, parameters).total]
     for _ in range(rounds):
         prediction = replace(model.predict(states[:-1], parameters), shape=shape)
-        found = _smooth(model, states, parameters, middle, prior, prediction, variances)
+        found = dense.smooth(model, states, parameters, middle, prior, prediction, variances)
         states, parameters, value = target.ascend(states, parameters, found)
         values.append(value.total)
     return states, parameters, values, found.log_determinant, target
@@ -181,7 +189,7 @@ def test_a_pass_solves_the_dense_gauss_newton_problem(
     middle = unit * rng.normal(size=n_parameters)
     prior = unit**2 * (rng.gamma(2, size=n_parameters) + 0.1)
     variances = Variances(noise=float(rng.gamma(2)) + 0.05, start=float(rng.gamma(2)) + 0.05)
-    found = _smooth(model, states, parameters, middle, prior, prediction, variances)
+    found = dense.smooth(model, states, parameters, middle, prior, prediction, variances)
     expected = dense_problem(
         kind.keeps_values, states, parameters, middle, prior, counts, prediction, variances
     )
@@ -202,7 +210,7 @@ def test_the_objective_is_the_log_posterior(kind: type[Rule]) -> None:
     counts, variances = model.world.counts, Variances(0.3, 0.7, 1.9)
     middle, prior = priors(model, variances)
     shape = model.predict(rng.normal(size=(3, model.state_dim)), middle + 0.1).shape
-    target = _Objective(model, middle, prior, shape, variances)
+    target = objective(model, middle, prior, shape, variances)
 
     def log_posterior(states: Any, parameters: Any) -> float:
         total = float((counts * log_softmax(logits(model, states), axis=-1)).sum())
@@ -283,8 +291,8 @@ def test_a_step_that_would_overshoot_is_shortened_and_a_bad_one_refused() -> Non
     middle, prior = priors(model, variances)
     states = np.zeros((6, model.state_dim))
     prediction = model.predict(states[:-1], middle)
-    good = _smooth(model, states, middle, middle, prior, prediction, variances)
-    target = _Objective(model, middle, prior, prediction.shape, variances)
+    good = dense.smooth(model, states, middle, middle, prior, prediction, variances)
+    target = objective(model, middle, prior, prediction.shape, variances)
     before = target(states, middle).total
     far = replace(
         good, state_moves=20 * good.state_moves, parameter_moves=20 * good.parameter_moves

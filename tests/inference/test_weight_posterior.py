@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logel.inference.smooth import (
+from logel.inference.weight_posterior import (
     weight_posterior,
 )
 

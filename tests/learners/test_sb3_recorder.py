@@ -15,13 +15,21 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from sb3_contrib import TRPO, RecurrentPPO
+from sb3_contrib import TRPO, MaskablePPO, RecurrentPPO
+from sb3_contrib.common.wrappers import ActionMasker
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
-from logel import HistoryRecorder, LearningHistory, MLPCategorical, MLPGaussian, SB3Policy
+from logel import (
+    HistoryRecorder,
+    LearningHistory,
+    MLPCategorical,
+    MLPGaussian,
+    SB3Policy,
+    infer_reward,
+)
 from logel.errors import FormatError, OptionError
 from logel.policies.sb3 import policy_parameters
 from logel.rewards.features import FunctionFeatures, StepFeatures
@@ -326,11 +334,58 @@ def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
         DQN("MlpPolicy", Clock((5,), DISCRETE), buffer_size=10, device="cpu").learn(
             5, callback=HistoryRecorder(tmp_path / "h")
         )
-    with pytest.raises(OptionError, match="masks or memory"):
+    with pytest.raises(OptionError, match="memory"):
         RecurrentPPO(
             "MlpLstmPolicy", Clock((5,), DISCRETE), n_steps=8, batch_size=8, device="cpu"
         ).learn(8, callback=HistoryRecorder(tmp_path / "h"))
     assert not (tmp_path / "h").exists()
+
+
+class Corridor(gymnasium.Env[Any, Any]):
+    """Five places in a row; one cannot step out of either end."""
+
+    observation_space = spaces.Box(0, 1, (5,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place, self.time = 2, 0
+        return self._seen(), {}
+
+    def _seen(self) -> np.ndarray:
+        return np.eye(5, dtype=np.float32)[self.place]
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.place, self.time = self.place + int(action) - 1, self.time + 1
+        assert 0 <= self.place < 5, "the masks were not heeded"
+        return self._seen(), float(self.place == 4), False, self.time >= 8, {}
+
+    def legal(self) -> np.ndarray:
+        return np.array([self.place > 0, True, self.place < 4])
+
+
+def test_a_masked_learner_is_recorded_and_understood(tmp_path: Path) -> None:
+    env = ActionMasker(Corridor(), lambda env: env.unwrapped.legal())  # type: ignore[attr-defined]
+    model = MaskablePPO(
+        "MlpPolicy",
+        env,
+        n_steps=128,
+        batch_size=64,
+        gamma=0.9,
+        seed=1,
+        policy_kwargs={"net_arch": [6]},
+        device="cpu",
+    )
+    ends = FunctionFeatures(lambda o, a, n: n[:, [4, 0]], names=("right", "left"))
+    model.learn(128 * 6, callback=HistoryRecorder(tmp_path / "h", ends))
+    history = LearningHistory.load(tmp_path / "h")
+    assert history.signature.n_masked_actions == 3
+    for stage in history:
+        places = stage.observations.argmax(axis=1)
+        expected = np.stack([places > 0, places >= 0, places < 4], axis=1)
+        np.testing.assert_array_equal(stage.action_masks, expected)
+    estimate = infer_reward(history, SB3Policy.from_model(model), gamma=0.9, intervals=False)
+    assert estimate.weights[0] > 0.7 and "mirror" in estimate.method
 
 
 KILLED = """

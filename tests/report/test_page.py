@@ -314,7 +314,7 @@ def test_mistakes_cost_one_sentence_and_leave_nothing(
         ([tmp_path / "nowhere"], "no estimate and no study"),
         ([tmp_path / "empty"], "nothing to report"),
         ([tmp_path / "history"], "logel infer"),
-        ([STUDY, "--history", tmp_path / "history"], "leave out the history"),
+        ([STUDY, "--history", tmp_path / "history"], "only an estimate of one history"),
         ([tmp_path / "estimate.json", "--out", tmp_path / "no" / "page.html"], "no folder"),
         ([tmp_path / "estimate.json", "--out", tmp_path / "empty"], "is a folder"),
         ([tmp_path / "estimate.json", "--out", tmp_path / "estimate.json"], "would replace"),

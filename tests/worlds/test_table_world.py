@@ -394,11 +394,11 @@ def test_blocks_of_stages_change_nothing_but_the_memory(monkeypatch: pytest.Monk
     world = long_world(s=8, a=3, q=2, horizon=100, m=30)
     parameters = np.random.default_rng(1).normal(size=(30, 16))
     whole, most = peak_of(lambda: world.gradient(parameters, np.ones(2), curved=True))
-    # How parameters move every state at every time, of all stages at once.
-    assert most > 8 * 100 * 30 * 8 * 16
-    monkeypatch.setattr("logel.worlds.table._AT_ONCE", 2**15)
+    # How parameters move every state at every time would be this much, of all stages at once.
+    assert most < 8 * 100 * 30 * 8 * 16 / 2
+    monkeypatch.setattr("logel.worlds.table._AT_ONCE", 2**12)
     found, peak = peak_of(lambda: world.gradient(parameters, np.ones(2), curved=True))
-    assert peak < most / 4
+    assert peak <= 1.01 * most  # what caches happen to hold is not the point
     for name in ("design", "noise", "curvature"):
         np.testing.assert_allclose(getattr(found, name), getattr(whole, name), atol=1e-12)
 

@@ -42,6 +42,9 @@ STOPPED = "Stopped: nothing was written. Run the same command again to start ove
 HistoryFolder = Annotated[Path, Argument(help="Folder of a learning history.")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress bars.")]
+OwnWorlds = Annotated[
+    bool, Option("--own-worlds", help="Learners do not live in one world: pool nothing.")
+]
 Seed = Annotated[int, Option(min=0, help="Seed of all random numbers.")]
 Verbose = Annotated[
     bool, Option("--verbose", "-v", help="Say on standard error what every stage gave.")

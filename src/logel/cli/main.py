@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from logel.cli.compare import GroupsCommand, compare
 from logel.cli.console import Commands, Stopped, options_of_all
 from logel.cli.data import export_history, import_history, inspect
 from logel.cli.record import record, record_gridworld
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 for command in (report, demo, infer, train, reproduce, build_networks):
     app.command()(command)
+app.command(cls=GroupsCommand)(compare)
 app.command("import")(import_history)
 app.command("export")(export_history)
 app.command()(inspect)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import webbrowser
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from logel.cli.console import (
-    HistoryFolder,
     Json,
+    OwnWorlds,
     Quiet,
     Seed,
     Verbose,
@@ -25,12 +26,17 @@ from logel.threads import limited_threads
 
 if TYPE_CHECKING:
     from logel.data.history import LearningHistory
+    from logel.policies.base import Policy
+    from logel.worlds.known import KnownWorld
 
 _ASK = "hint: the history does not say its learner; if PPO, A2C or TRPO, try --method replay"
 
 
 def infer(
-    history: HistoryFolder,
+    history: Annotated[
+        list[Path],
+        Argument(help="Folder of a learning history; several: learners that share a reward."),
+    ],
     gamma: Annotated[
         float | None, Option(help="Discount factor; by default the one in the history.")
     ] = None,
@@ -43,6 +49,15 @@ def infer(
     clone: Annotated[
         bool, Option("--clone", help="Clone even if the parameters are recorded.")
     ] = False,
+    world: Annotated[
+        Path | None,
+        Option(help="What is known of the world: a .npz or .csv file of transitions (tables)."),
+    ] = None,
+    hierarchy: Annotated[
+        bool,
+        Option("--hierarchy", help="Learners resemble each other: a mean, a spread, each one's."),
+    ] = False,
+    own_worlds: OwnWorlds = False,
     out: Annotated[Path | None, Option(help="Save the estimate as JSON.")] = None,
     device: Annotated[str, Option(help="Where to compute: cpu or cuda.")] = "cpu",
     seed: Seed = 0,
@@ -50,33 +65,70 @@ def infer(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Recover reward weights from a recorded history."""
+    """Recover reward weights from a recorded history, or from those of several learners."""
     from logel.data.history import LearningHistory
 
     if out is not None:
-        _check_target(out)
-    loaded = LearningHistory.load(history)
-    discount = _discount(loaded, gamma)
-    from logel.inference.infer import infer_reward
+        check_target(out)
+    learners = named_folders(history)
+    loaded = {name: LearningHistory.load(folder) for name, folder in learners.items()}
+    discount = common_discount(loaded, gamma)
+    from logel.inference.infer import infer_group, infer_reward
     from logel.inference.replayed import replay_might_apply
-    from logel.policies.choose import choose_policy
+    from logel.policies.choose import choose_common_policy
 
-    family = choose_policy(loaded, policy, known=not clone, device=device)
+    family = choose_common_policy(loaded, policy, known=not clone, device=device)
+    options: dict[str, Any] = {
+        "gamma": discount,
+        "method": method,
+        "use_parameters": not clone,
+        "seed": seed,
+        "pool_world": not own_worlds,
+        "world": None if world is None else _known_world(world, family),
+    }
     with progress_bars(quiet or json_output, verbose=verbose) as report:
-        estimate = infer_reward(
-            loaded,
-            family,
-            gamma=discount,
-            method=method,
-            use_parameters=not clone,
-            seed=seed,
-            progress=report,
-        )
+        if hierarchy:
+            found: Any = infer_group(loaded, family, progress=report, **options)
+        else:
+            every = next(iter(loaded.values())) if len(loaded) == 1 else loaded
+            found = infer_reward(every, family, progress=report, **options)
     if out is not None:
-        estimate.save(out)
-    typer.echo(estimate.to_json() if json_output else estimate.summary())
-    if method == "default" and not (clone or json_output) and replay_might_apply(loaded, family):
+        found.save(out)
+    typer.echo(found.to_json() if json_output else found.summary())
+    first = next(iter(loaded.values()))
+    if method == "default" and not (clone or json_output) and replay_might_apply(first, family):
         typer.echo(_ASK, err=True)
+
+
+def _known_world(path: Path, family: Policy) -> KnownWorld:
+    """A world out of a file, for a policy that sees numbered states."""
+    from logel.policies.softmax import TabularSoftmax
+    from logel.worlds.world_files import read_world
+
+    if not isinstance(family, TabularSoftmax):
+        raise OptionError("--world needs numbered states: leave it out, or pass --policy tabular")
+    return read_world(path, family.n_states, family.n_actions)
+
+
+def named_folders(folders: Sequence[Path]) -> dict[str, Path]:
+    """Folders of histories by the shortest names that tell them apart."""
+    last = [folder.name for folder in folders]
+    names = last if len(set(last)) == len(last) else [str(folder) for folder in folders]
+    if len(set(names)) < len(names):
+        raise OptionError("a history is named twice: no learner counts for two")
+    return dict(zip(names, folders, strict=True))
+
+
+def common_discount(histories: Mapping[str, LearningHistory], gamma: float | None) -> float:
+    """As asked, else as recorded, which must be the same for all."""
+    found = {name: _discount(history, gamma) for name, history in histories.items()}
+    (first, discount), *others = found.items()
+    for name, other in others:
+        if other != discount:
+            raise OptionError(
+                f"{first} has the discount factor {discount}, but {name} has {other}: pass --gamma"
+            )
+    return discount
 
 
 def _discount(history: LearningHistory, gamma: float | None) -> float:
@@ -87,7 +139,7 @@ def _discount(history: LearningHistory, gamma: float | None) -> float:
     return float(discount)
 
 
-def _check_target(out: Path) -> None:
+def check_target(out: Path) -> None:
     """An inference may take hours: say before it that its answer cannot be saved."""
     if not out.parent.is_dir():
         raise OptionError(f"cannot save the estimate: there is no folder {out.parent}")
@@ -100,7 +152,7 @@ def report(
         Path,
         Argument(
             metavar="RUN_OR_ESTIMATE",
-            help="An estimate (`logel infer --out`), or a folder of `logel reproduce`.",
+            help="What `logel infer` or `compare` saved, or a folder of `logel reproduce`.",
         ),
     ],
     history: Annotated[

@@ -71,7 +71,7 @@ def reproduce(
         Argument(
             help="gridworld (-known, -learners, -curves), accuracy (-random, -paper, -known, "
             "-null, -coverage, -worlds, -bound, -jacobians), crossroad, mujoco (hopper, "
-            "reacher), audit, or audit-wrong."
+            "reacher), audit, audit-wrong, foragers, or lunarlander."
         ),
     ],
     runs: Annotated[int, Option(help="Number of seeds.")] = 20,

@@ -20,11 +20,14 @@ def stages_of_arrays(
     terminated: npt.ArrayLike | None,
     last_observations: npt.ArrayLike | None,
     parameters: npt.ArrayLike | None,
+    action_masks: npt.ArrayLike | None = None,
 ) -> list[Stage]:
     """Check every row and cut them into stages; see `LearningHistory.from_arrays`."""
     rows = {"observations": _rows(observations, "observations"), "actions": _rows(actions)}
     if features is not None:
         rows["features"] = _rows(features, "features")
+    if action_masks is not None:
+        rows["action_masks"] = _rows(action_masks, "action_masks")
     n_rows = len(rows["actions"])
     stage, episode = _labels(stages, "stages"), _labels(episodes, "episodes")
     ended = np.zeros(n_rows, dtype=bool) if terminated is None else _flags(terminated)
@@ -53,6 +56,7 @@ def stages_of_arrays(
         last_seen=np.full(len(starts), last is not None),
         features=rows.get("features"),
         parameters=parameters,
+        action_masks=rows.get("action_masks"),
     )
 
 
@@ -67,6 +71,7 @@ def cut_stages(
     last_seen: Array,
     features: Array | None = None,
     parameters: npt.ArrayLike | None = None,
+    action_masks: Array | None = None,
 ) -> list[Stage]:
     """Cut rows that are in order into stages; see `Stage` for the shapes, over all episodes.
 
@@ -89,6 +94,7 @@ def cut_stages(
                 last_observations=taken(last_observations, own) if last_seen[own].all() else None,
                 features=taken(features, rows),
                 parameters=theta,
+                action_masks=taken(action_masks, rows),
             )
         stages.append(stage)
     return stages

@@ -357,13 +357,15 @@ def _read_json(path: Path) -> Any:
 
 
 def _parse_signature(raw: Mapping[str, Any]) -> Signature:
-    q = raw["n_features"]
+    q, masked = raw["n_features"], raw.get("n_masked_actions")
     return Signature(
         observation_shape=tuple(int(n) for n in raw["observation_shape"]),
         action_shape=tuple(int(n) for n in raw["action_shape"]),
         discrete_observations=bool(raw["discrete_observations"]),
         discrete_actions=bool(raw["discrete_actions"]),
         n_features=None if q is None else int(q),
+        # Histories of before there were masks do not speak of them.
+        n_masked_actions=None if masked is None else int(masked),
     )
 
 

@@ -11,7 +11,7 @@ from logel.data.columns import Column, Origin, Table
 from logel.data.contents import Contents
 from logel.data.limits import optional
 from logel.data.stage import Stage
-from logel.data.tables import FEATURE, numbers
+from logel.data.tables import FEATURE, LEGAL, numbers
 from logel.errors import HistoryError
 from logel.types import Array
 
@@ -51,6 +51,8 @@ def _frame_of_stage(stage: Stage, index: int, names: Sequence[str] | None) -> pd
     if stage.features is not None:
         labels = numbers(stage.features.shape[1]) if names is None else names
         steps |= dict(zip([FEATURE + label for label in labels], stage.features.T, strict=True))
+    if stage.action_masks is not None:
+        steps |= {f"{LEGAL}{k}": column for k, column in enumerate(stage.action_masks.T)}
     frame = {
         "stage": np.full(len(is_step), index),
         "episode": _with_last(stage, np.repeat(episodes, stage.lengths), episodes),

@@ -7,7 +7,7 @@ Shapes follow the glossary of the documentation: an episode has T times, a stage
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,8 +20,10 @@ from logel.data.frames import frame_of_stages, frame_of_steps, table_of_frame
 from logel.data.limits import FilePath, Limits
 from logel.data.minari import read_minari, write_minari
 from logel.data.notebook import history_html, history_line
+from logel.data.stage import Episode
 from logel.data.table_files import read_tables, write_frame
 from logel.data.tables import contents_of_tables
+from logel.data.windows import Cut, windows_of
 from logel.types import Progress
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ class LearningHistory(Contents):
         feature_names: Sequence[str] | None = None,
         metadata: Mapping[str, Any] | None = None,
         own_episodes: bool | None = None,
+        action_masks: npt.ArrayLike | None = None,
     ) -> Self:
         """Build a history from flat arrays: one row per step, in the order of time.
 
@@ -91,15 +94,66 @@ class LearningHistory(Contents):
             feature_names: q names.
             metadata: Anything worth keeping about the run, JSON-serialisable.
             own_episodes: Whether every step was learnt from the very episodes given here.
+            action_masks: Which actions were legal in every row, booleans (N, n_actions), if not
+                all were.
         """
         rows = (observations, actions, stages, episodes, features, terminated, last_observations)
         return cls.from_stages(
-            stages_of_arrays(*rows, parameters),
+            stages_of_arrays(*rows, parameters, action_masks),
             learning_rates=learning_rates,
             feature_names=feature_names,
             metadata=metadata,
             own_episodes=own_episodes,
         )
+
+    @classmethod
+    def from_sessions(
+        cls,
+        episodes: Sequence[Episode],
+        *,
+        windows: int,
+        by: Cut | str = Cut.EPISODES,
+        times: npt.ArrayLike | None = None,
+        feature_names: Sequence[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        own_episodes: bool | None = None,
+    ) -> Self:
+        """Build a history from one learner's episodes, in order, that belong to no stages.
+
+        They are cut into windows, none of them empty, which serve as stages. Whether an answer
+        depends on how they are cut, `logel.inference.windows.check_windows` says.
+
+        Args:
+            episodes: Bouts, trials or sessions, in the order in which they happened.
+            windows: How many windows.
+            by: What windows have in common: their number of "episodes"; of "trials" (actions),
+                where episodes are cut at the end of a window; or their span of "time", where
+                windows without an episode are left out.
+            times: When each episode began, shape (n_episodes,), in any unit; for "time" only.
+            feature_names: q names.
+            metadata: Anything worth keeping about the run, JSON-serialisable.
+            own_episodes: Whether the learner learnt from these very episodes, all of them and no
+                others. None: not said.
+        """
+        cut = windows_of(episodes, windows, by=by, times=times)
+        return cls.from_episodes(
+            cut, feature_names=feature_names, metadata=metadata, own_episodes=own_episodes
+        )
+
+    def with_windows(self, windows: int, *, by: Cut | str = Cut.EPISODES) -> Self:
+        """The same episodes in another number of stages, without what was known of the old ones.
+
+        By "episodes" or "trials"; see `from_sessions`.
+        """
+        episodes = [episode for stage in self for episode in stage.episodes]
+        cut = windows_of(episodes, windows, by=by)
+        made = type(self).from_episodes(
+            cut,
+            feature_names=self.feature_names,
+            metadata=self.metadata,
+            own_episodes=self.own_episodes,
+        )
+        return replace(made, complete=self.complete)
 
     @classmethod
     def from_dataframe(

@@ -274,6 +274,11 @@ def write_minari(history: Contents, folder: FilePath, progress: Progress | None)
     """See `LearningHistory.to_minari`."""
     for package in ("minari", "h5py"):
         optional(package, "minari")  # their parts are imported where they are used
+    if history.signature.n_masked_actions is not None:
+        raise HistoryError(
+            "Minari datasets have no room for action_masks: save the history as a folder, or as a "
+            "table of steps"
+        )
     target = Path(folder)
     namespace = re.sub(r"[^-\w]", "_", target.name) or "history"
     names = [f"stage-{t:05d}-v0" for t in range(len(history))]

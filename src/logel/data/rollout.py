@@ -40,6 +40,7 @@ class Rollout:
         next_observations: Shape (T, n, ...), the state each step led to: at the end of an episode
             its last state, not the first of the next. None if not seen.
         features: Reward features of every step, shape (T, n, q), or None.
+        action_masks: Which actions were legal, booleans of shape (T, n, n_actions), or None.
     """
 
     observations: Array
@@ -48,6 +49,7 @@ class Rollout:
     truncated: Array | None = None
     next_observations: Array | None = None
     features: Array | None = None
+    action_masks: Array | None = None
 
     def __post_init__(self) -> None:
         arrays = {
@@ -80,7 +82,7 @@ class Rollout:
         ended = ended.copy()
         ended[-1] = True
         ends = np.flatnonzero(ended.T)
-        following = self.next_observations
+        following, masks = self.next_observations, self.action_masks
         return Stage(
             observations=_by_environment(self.observations),
             actions=_by_environment(self.actions),
@@ -89,6 +91,7 @@ class Rollout:
             last_observations=None if following is None else _by_environment(following)[ends],
             features=None if self.features is None else _by_environment(self.features),
             parameters=parameters,
+            action_masks=None if masks is None else _by_environment(masks),
         )
 
 

@@ -6,7 +6,7 @@ sum over steps; `Stage.episodes` gives the episodes back as views.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from logel.data.facts import call_with_facts
 from logel.errors import HistoryError
-from logel.types import Array, FeatureFunction
+from logel.types import Array, FeatureFunction, Flags
 
 
 def frozen(values: npt.ArrayLike, what: str, *, real: bool = False) -> Array:
@@ -55,6 +55,37 @@ def named(where: str, sep: str = ": ") -> Iterator[None]:
         raise HistoryError(f"{where}{sep}{error}") from None
 
 
+def checked_masks(
+    values: npt.ArrayLike, actions: Array, place: Callable[[int], str] = "time {}".format
+) -> Flags:
+    """Which actions were legal in every row, (T, n_actions), all of those taken among them.
+
+    `place` names a row in words.
+    """
+    masks = np.array(values)
+    if masks.dtype.kind in "iuf" and np.isin(masks, (0, 1)).all():
+        masks = masks.astype(bool)
+    if masks.dtype != bool or masks.ndim != 2 or len(masks) != len(actions):
+        raise HistoryError(
+            f"action_masks must be booleans of shape ({len(actions)}, n_actions), one row per "
+            f"action, but are {masks.dtype} of shape {masks.shape}"
+        )
+    if actions.dtype.kind != "i" or actions.ndim != 1:
+        raise HistoryError("action_masks need discrete actions, one whole number each")
+    inside = (actions >= 0) & (actions < masks.shape[1])
+    bad = ~inside
+    bad[inside] = ~masks[inside, actions[inside]]
+    if bad.any():
+        row = int(np.argmax(bad))
+        options = np.flatnonzero(masks[row]).tolist()
+        raise HistoryError(
+            f"{place(row)}: action {actions[row]} was taken, but by action_masks {options} were "
+            "legal: correct the masks or the action"
+        )
+    masks.setflags(write=False)
+    return masks
+
+
 def taken(values: Array | None, rows: Array | slice) -> Array | None:
     """Some rows of what may not have been recorded."""
     return None if values is None else values[rows]
@@ -72,12 +103,15 @@ class Episode:
             are to be computed by a callable.
         terminated: Whether the environment ended the episode (an absorbing state: no more
             reward). False means truncated: the observer merely stopped looking.
+        action_masks: Which actions were legal at every time, booleans of shape (T, n_actions), or
+            None: all were, or the policy family knows (`TabularSoftmax(..., legal=...)`).
     """
 
     observations: Array
     actions: Array
     features: Array | None = None
     terminated: bool = False
+    action_masks: Flags | None = None
 
     def __post_init__(self) -> None:
         actions = frozen(self.actions, "actions")
@@ -100,8 +134,10 @@ class Episode:
                     f"features must have shape ({length}, q) to go with {length} actions, but "
                     f"have {features.shape}"
                 )
+        masks = None if self.action_masks is None else checked_masks(self.action_masks, actions)
         # Frozen for everyone else.
         self.__dict__.update(observations=observations, actions=actions, features=features)
+        self.__dict__["action_masks"] = masks
         self.__dict__["terminated"] = bool(self.terminated)
 
     def __len__(self) -> int:
@@ -117,6 +153,7 @@ class Signature:
     discrete_observations: bool
     discrete_actions: bool
     n_features: int | None
+    n_masked_actions: int | None = None
 
     @classmethod
     def of(cls, data: Episode | Stage) -> Signature:
@@ -127,6 +164,7 @@ class Signature:
             discrete_observations=data.observations.dtype.kind == "i",
             discrete_actions=data.actions.dtype.kind == "i",
             n_features=None if data.features is None else data.features.shape[1],
+            n_masked_actions=None if data.action_masks is None else data.action_masks.shape[1],
         )
 
     def differences(self, other: Signature) -> str:
@@ -151,6 +189,7 @@ class Stage:
             it was not seen.
         features: Shape (N, q), or None.
         parameters: The policy's flat parameters, shape (d,), or None.
+        action_masks: Which actions were legal, booleans of shape (N, n_actions), or None.
     """
 
     observations: Array
@@ -160,6 +199,7 @@ class Stage:
     last_observations: Array | None = None
     features: Array | None = None
     parameters: Array | None = None
+    action_masks: Flags | None = None
 
     def __post_init__(self) -> None:
         lengths = _checked_lengths(self.lengths)
@@ -178,6 +218,9 @@ class Stage:
                 _check_rows(array, name, rows.get(name, len(lengths)))
             self.__dict__[name] = array
         self._check_shapes()
+        if self.action_masks is not None:
+            masks = checked_masks(self.action_masks, self.actions, self.place)
+            self.__dict__["action_masks"] = masks
 
     def _check_shapes(self) -> None:
         """Refuse rows of the wrong shape; their number is right."""
@@ -202,6 +245,7 @@ class Stage:
         """Pack episodes; they must agree in shapes, and all or none carry features."""
         _check_alike(episodes)
         features = [e.features for e in episodes if e.features is not None]
+        masks = [e.action_masks for e in episodes if e.action_masks is not None]
         return cls(
             observations=np.concatenate([e.observations[: len(e)] for e in episodes]),
             actions=np.concatenate([e.actions for e in episodes]),
@@ -210,6 +254,7 @@ class Stage:
             last_observations=_last_observations(episodes),
             features=np.concatenate(features) if features else None,
             parameters=parameters,
+            action_masks=np.concatenate(masks) if masks else None,
         )
 
     def __repr__(self) -> str:
@@ -245,6 +290,11 @@ class Stage:
         """Time h of every row inside its episode, shape (N,)."""
         return np.arange(self.n_steps) - np.repeat(self.starts, self.lengths)
 
+    def place(self, row: int) -> str:
+        """A row in words: its episode and its time."""
+        episode = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return f"episode {episode}, time {row - self.starts[episode]}"
+
     @property
     def signature(self) -> Signature:
         """Shapes and kinds, to be compared with those of other stages."""
@@ -259,7 +309,8 @@ class Stage:
             if self.last_observations is not None:
                 observations = np.concatenate([observations, self.last_observations[n : n + 1]])
             features, ended = taken(self.features, rows), bool(self.terminated[n])
-            yield Episode(observations, self.actions[rows], features, ended)
+            masks = taken(self.action_masks, rows)
+            yield Episode(observations, self.actions[rows], features, ended, masks)
 
     def next_observations(self) -> Array:
         """The state each step led to, shape (N, ...)."""
@@ -310,6 +361,7 @@ class Stage:
             terminated=self.terminated[episodes],
             last_observations=taken(self.last_observations, episodes),
             features=taken(self.features, rows),
+            action_masks=taken(self.action_masks, rows),
         )
 
 

@@ -7,6 +7,7 @@ One row per step, in the order of stage, episode, time:
     observation                 or observation_0, observation_1, ... (observation_0_0, ... for
     action                      tables of numbers); the same for actions
     feature_NAME                reward features, optional; feature_0, feature_1, ... are unnamed
+    legal_0, legal_1, ...       optional; whether each action could be taken (`action_masks`)
     terminated                  optional; true in the last step of an episode the world ended
     reward                      optional; kept only as mean return of every stage
 
@@ -35,6 +36,8 @@ from logel.types import Array
 _LABELS = ("stage", "episode", "time")
 _INDEXED = re.compile(r"(observation|action)((?:_(?:0|[1-9]\d{0,8}))*)")
 FEATURE = "feature_"
+LEGAL = "legal_"
+_LEGAL = re.compile(r"legal_(0|[1-9]\d{0,8})")
 _PARAMETER = re.compile(r"parameter_(0|[1-9]\d{0,8})")
 
 
@@ -42,14 +45,18 @@ def contents_of_tables(
     table: Table, stages: Table | None, metadata: Mapping[str, Any] | None
 ) -> Contents:
     """Check a table of steps, row by row, and cut it into stages."""
-    observed, acted, features = _recognise(table)
+    observed, acted, features, legal = _recognise(table)
     if table.n_rows == 0:
         raise HistoryError(f"{table.name} must have at least one row, but is empty")
     first = _first_rows(table)
     starts, is_last = np.flatnonzero(first), np.append(first[1:], True)
     for name in observed.names:
         table.complete(name)
-    final = _final_rows(table, [*acted.names, *features], is_last)
+    final = _final_rows(table, [*acted.names, *features, *legal], is_last)
+    for name in legal:
+        values = table.columns[name].values
+        wild = ~final & (values != 0) & (values != 1)
+        table.refuse(wild, name, "must be true or false, but is {value}")
     lone = "is missing, but an episode needs at least one action"
     table.refuse(final & first, acted.names[0], lone)
     terminated = _terminated(table, final, is_last, starts)
@@ -69,6 +76,7 @@ def contents_of_tables(
         last_seen=last_seen,
         features=table.stack(features, (len(features),))[~final] if features else None,
         parameters=parameters,
+        action_masks=table.stack(legal, (len(legal),))[~final] == 1 if legal else None,
     )
     names = [name.removeprefix(FEATURE) for name in features]
     return Contents.from_stages(
@@ -117,17 +125,19 @@ def _index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(index))
 
 
-def _recognise(table: Table) -> tuple[_Indexed, _Indexed, list[str]]:
-    """The columns of observations, actions and features; refuses columns it does not know."""
+def _recognise(table: Table) -> tuple[_Indexed, _Indexed, list[str], list[str]]:
+    """Columns of observations, actions, features and masks; refuses those it does not know."""
     for name in _LABELS:
         _check_column(table, name)
     found: dict[str, dict[tuple[int, ...], str]] = {"observation": {}, "action": {}}
-    features, unknown = [], []
+    features, legal, unknown = [], [], []
     for name in table.columns:
         if match := _INDEXED.fullmatch(name):
             found[match[1]][tuple(map(int, match[2].split("_")[1:]))] = name
         elif name.startswith(FEATURE):
             features.append(name)
+        elif _LEGAL.fullmatch(name):
+            legal.append(name)
         elif name not in (*_LABELS, "terminated", "reward"):
             unknown.append(name)
     if unknown:
@@ -137,7 +147,10 @@ def _recognise(table: Table) -> tuple[_Indexed, _Indexed, list[str]]:
             "columns out"
         )
     observed, acted = (_indexed(kind, found[kind], table.name) for kind in found)
-    return observed, acted, features
+    masks = [f"{LEGAL}{k}" for k in range(len(legal))]
+    for name in masks:
+        _check_column(table, name)
+    return observed, acted, features, masks
 
 
 def _check_column(table: Table, name: str) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from logel.inference.direction import Evidence
 from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import Fit, Gauge
 from logel.inference.method import Method
@@ -61,6 +62,8 @@ class Found:
         condition: Of the design.
         notes: What else to know.
         keeps_scale: Whether known rates give the weights a scale.
+        evidence: What there is to say beside other learners, in coordinates of the common basis;
+            None where the spread says it all.
     """
 
     weights: Float
@@ -77,6 +80,7 @@ class Found:
     spread: Spread | None = None
     gains: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    evidence: Evidence | None = None
 
     @property
     def size(self) -> float:
@@ -98,6 +102,8 @@ class Asked:
     complete: bool
     clones: Sequence[CloneFacts] | None
     notes: tuple[str, ...] = ()
+    # What of the data a given world calls impossible.
+    contradicted: tuple[str, ...] = ()
 
 
 def answer(found: Found, gauge: Gauge, asked: Asked) -> RewardEstimate:
@@ -159,7 +165,7 @@ def _notes(found: Found, asked: Asked, *, known: bool) -> tuple[str, ...]:
         "maximum likelihood": asked.intervals and not known,
     }
     chosen = [note for note, holds in said.items() if holds]
-    return (*chosen, *_about_the_fit(found), *found.notes, *asked.notes)
+    return (*chosen, *_about_the_fit(found), *found.notes, *asked.notes, *asked.contradicted)
 
 
 def _about_the_fit(found: Found) -> list[str]:

@@ -14,18 +14,14 @@ from dataclasses import dataclass
 
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
-from logel.inference.smooth import (
-    JointFit,
-    Start,
-    WeightPosterior,
-    fit_path,
-    fit_random_walk,
-    weight_posterior,
-)
+from logel.inference.smooth import JointFit, Start, fit_path, fit_random_walk
+from logel.inference.weight_posterior import WeightPosterior, weight_posterior
 from logel.rules.rule import Rule
 from logel.types import Float, Progress
 
 logger = logging.getLogger(__name__)
+# Rounds in which circles come to rest: twelve to thirty in the hardest of seventeen.
+_SETTLING_ROUNDS = 60
 # Rounds of the random walk, of other accounts without a reward, and of the winner without one.
 _WALK_ROUNDS, _NULL_ROUNDS, _WEIGHTLESS_ROUNDS = 12, 12, 8
 
@@ -101,6 +97,12 @@ def choose_rule(
         effort.spend(0, left=sum(rounds for rounds, _ in method.heats[heat + 1 :]) * len(running))
         logger.info("rules, heat %d: %s", heat + 1, _standing(fits, gain))
     order = sorted(fits, key=gain, reverse=True)
+    hurried = set(fits)
+    while order[0] in hurried and not fits[order[0]].settled:
+        # Another may be ahead once this one has come to rest.
+        hurried.discard(order[0])
+        fits[order[0]] = _settled(fits[order[0]])
+        order = sorted(fits, key=gain, reverse=True)
     best = fits[order[0]]
     without = [walk.evidence, *_without_reward(best, walk, nulls, effort)]
     return RuleChoice(
@@ -132,6 +134,16 @@ def _continued(
     regressed = fit_known_path(rule.refreshed(cloned), states, max_rounds=4)
     other = fit_path(rule, max_rounds=rounds, start=Start(states, regressed.parameters))
     return max(fit, other, key=lambda fit: fit.evidence)
+
+
+def _settled(fit: JointFit) -> JointFit:
+    """A fit that went round in circles, brought to rest.
+
+    With few trials in a stage each of the variances depends much on where the others are, and
+    moving all of them at once overshoots for ever. Ever shorter moves end between the extremes.
+    """
+    rule = fit.model.refreshed(fit.model.as_policy(fit.states))
+    return fit_path(rule, max_rounds=_SETTLING_ROUNDS, start=fit, settling=True)
 
 
 def _without_reward(

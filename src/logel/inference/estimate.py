@@ -14,10 +14,12 @@ from scipy import special
 
 from logel.data.folder import package_versions, write_atomically
 from logel.data.notebook import estimate_line
-from logel.errors import FormatError, OptionError
-from logel.inference.export import to_frame, to_html, to_inference_data
+from logel.errors import OptionError
+from logel.inference.export import shares_to_frame, to_frame, to_html, to_inference_data
 from logel.inference.gauge import Fit, Gauge
 from logel.inference.more_data import Planning
+from logel.inference.saved import array, check_format, load_json, optional, plain, read_json
+from logel.inference.shares import LearnerShare, share_lines
 from logel.inference.status import Status
 from logel.types import Float
 
@@ -26,11 +28,8 @@ if TYPE_CHECKING:
 
 FORMAT = "logel-estimate"
 # 2 added `planning`; files of version 1 are read as estimates without it. 3 gives every direction
-# of the gauge a reason of its own; before, one stood for all.
-FORMAT_VERSION = 3
-_MAX_BYTES = 256 * 2**20
-# What reading JSON of the wrong shape, or bent numbers, raises.
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError)
+# of the gauge a reason of its own; before, one stood for all. 4 added `learners`.
+FORMAT_VERSION = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +65,8 @@ class RewardEstimate:
             no stage was cloned by itself.
         versions: Packages that made the estimate.
         planning: What more data would do to the covariance, or None when that was not worked out.
+        learners: Each one's part in the answer, where several share it: rates and fit are then
+            everyone's in a row. Empty for one learner.
     """
 
     weights: Float
@@ -88,6 +89,7 @@ class RewardEstimate:
     held_out: Float | None = None
     versions: Mapping[str, str] = field(default_factory=package_versions)
     planning: Planning | None = None
+    learners: tuple[LearnerShare, ...] = ()
 
     @property
     def explained(self) -> Float:
@@ -168,6 +170,14 @@ class RewardEstimate:
         """
         return to_frame(self, level)
 
+    def learners_to_frame(self) -> pd.DataFrame:
+        """Every learner's part in an answer that several share (needs the extra `report`).
+
+        One row per learner and feature; the columns are the attributes of `LearnerShare`, with
+        `weight`, `low` and `high` from its own history alone. No rows for one learner.
+        """
+        return shares_to_frame(self)
+
     def to_inference_data(self, *, n_draws: int = 1000, seed: int = 0) -> Any:
         """Posterior draws of the weights as arviz InferenceData (needs the extra `arviz`).
 
@@ -204,6 +214,7 @@ class RewardEstimate:
             f"cosine of movement and prediction: median {np.nanmedian(self.fit.cosines):.3f} "
             f"(chance level {self.fit.chance:.3f})",
             *self._further_facts(),
+            *share_lines(self.learners),
         ]
         lines += [f"gauge: {sentence}" for sentence in self.gauge.describe()]
         lines += [f"note: {note}" for note in self.notes]
@@ -234,6 +245,10 @@ class RewardEstimate:
 
     def to_json(self) -> str:
         """The estimate as JSON; not-a-number becomes null."""
+        return json.dumps(self.to_plain(), indent=1, allow_nan=False)
+
+    def to_plain(self) -> dict[str, Any]:
+        """The estimate as plain values, of which JSON is made."""
         # The gauge is about the same features.
         gauge = {key: value for key, value in vars(self.gauge).items() if key != "feature_names"}
         fields = {
@@ -244,26 +259,20 @@ class RewardEstimate:
             "gauge": gauge,
             "fit": vars(self.fit),
             "planning": None if self.planning is None else vars(self.planning),
+            "learners": [vars(one) for one in self.learners],
         }
-        return json.dumps(_plain(fields), indent=1, allow_nan=False)
+        return dict(plain(fields))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RewardEstimate:
         """Read what `to_json` wrote; raises FormatError on anything else."""
-        try:
-            raw = json.loads(text)
-            if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-                raise FormatError("this is not a logel estimate")
-            if raw["format_version"] > FORMAT_VERSION:
-                raise FormatError(
-                    f"the estimate has format version {raw['format_version']}, but this logel "
-                    f"reads up to {FORMAT_VERSION}: upgrade logel"
-                )
-            return cls._from_plain(raw)
-        except FormatError:
-            raise
-        except _MALFORMED as error:
-            raise FormatError(f"the estimate is corrupted or truncated: {error}") from None
+        return read_json(text, cls.from_plain, "estimate")
+
+    @classmethod
+    def from_plain(cls, raw: Any) -> RewardEstimate:
+        """From the values of `to_plain`; what is malformed raises what `read_json` understands."""
+        check_format(raw, FORMAT, FORMAT_VERSION, "estimate")
+        return cls._from_plain(raw)
 
     @classmethod
     def _from_plain(cls, raw: Mapping[str, Any]) -> RewardEstimate:
@@ -271,10 +280,10 @@ class RewardEstimate:
         q, m, draws = len(names), len(raw["learning_rates"]), raw["draws"]
         planning = raw["planning"] if raw["format_version"] >= 2 else None
         return cls(
-            weights=_array(raw["weights"], (q,)),
+            weights=array(raw["weights"], (q,)),
             feature_names=names,
-            learning_rates=_array(raw["learning_rates"], (m,)),
-            covariance=_optional(raw["covariance"], (q, q)),
+            learning_rates=array(raw["learning_rates"], (m,)),
+            covariance=optional(raw["covariance"], (q, q)),
             degrees_of_freedom=int(raw["degrees_of_freedom"]),
             scale=str(raw["scale"]),
             status=Status[raw["status"]],
@@ -283,14 +292,15 @@ class RewardEstimate:
             fit=_fit(raw["fit"], m),
             method=str(raw["method"]),
             config=dict(raw["config"]),
-            objective_trace=_array(raw["objective_trace"], (len(raw["objective_trace"]),)),
+            objective_trace=array(raw["objective_trace"], (len(raw["objective_trace"]),)),
             rank=int(raw["rank"]),
             condition=float("inf") if raw["condition"] is None else float(raw["condition"]),
-            draws=_optional(draws, (len(draws or ()), q)),
+            draws=optional(draws, (len(draws or ()), q)),
             models={str(k): float(v) for k, v in raw["models"].items()},
-            held_out=_optional(raw["held_out"], (m + 1,)),
+            held_out=optional(raw["held_out"], (m + 1,)),
             versions={str(k): str(v) for k, v in raw["versions"].items()},
             planning=None if planning is None else Planning.from_plain(planning, q),
+            learners=tuple(LearnerShare.from_plain(one, q) for one in raw.get("learners", ())),
         )
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -300,36 +310,13 @@ class RewardEstimate:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> RewardEstimate:
         """Read an estimate written by `save`."""
-        file = Path(path)
-        if not file.is_file():
-            raise FormatError(f"there is no estimate at {file}")
-        if file.stat().st_size > _MAX_BYTES:
-            raise FormatError(f"{file} is larger than any estimate")
-        try:
-            return cls.from_json(file.read_bytes())
-        except FormatError as error:
-            raise FormatError(f"{file}: {error}") from None
-
-
-def _plain(value: Any) -> Any:
-    """Arrays to lists, non-finite numbers to null."""
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float | np.floating):
-        return float(value) if np.isfinite(value) else None
-    if isinstance(value, np.integer):
-        return int(value)
-    return value
+        return load_json(path, cls.from_json, "estimate")
 
 
 def _gauge(raw: Mapping[str, Any], names: tuple[str, ...]) -> Gauge:
     """Read a gauge; before version 3 one reason stood for all directions."""
     directions, weak = (
-        _array(raw[name], (len(raw[name]), len(names))) for name in ("directions", "weak")
+        array(raw[name], (len(raw[name]), len(names))) for name in ("directions", "weak")
     )
     reasons = [str(r) for r in raw["reasons"]] if "reasons" in raw else str(raw["reason"])
     gauge = Gauge(names, directions, reasons, weak)
@@ -340,25 +327,14 @@ def _gauge(raw: Mapping[str, Any], names: tuple[str, ...]) -> Gauge:
 
 def _fit(raw: Mapping[str, Any], m: int) -> Fit:
     """Read a fit; lengths, noise and rule came later and may be missing."""
-    sizes = {name: _optional(raw.get(name), (m,)) for name in ("moved", "predicted", "noise")}
+    sizes = {name: optional(raw.get(name), (m,)) for name in ("moved", "predicted", "noise")}
     for name, values in sizes.items():
         if values is not None and (values < 0).any():
             raise ValueError(f"the fit's {name!r} has negative numbers")
     return Fit(
-        _array(raw["explained"], (m,)),
-        _array(raw["cosines"], (m,)),
+        array(raw["explained"], (m,)),
+        array(raw["cosines"], (m,)),
         float(raw["chance"]),
         rule=str(raw.get("rule", "")),
         **sizes,
     )
-
-
-def _array(values: Any, shape: tuple[int, ...]) -> Float:
-    array = np.array(values, dtype=float).reshape(shape)
-    if array.size != np.size(values):
-        raise ValueError(f"expected shape {shape}")
-    return array
-
-
-def _optional(values: Any, shape: tuple[int, ...]) -> Float | None:
-    return None if values is None else _array(values, shape)

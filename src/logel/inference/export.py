@@ -6,6 +6,7 @@ An `estimate` is a `RewardEstimate`, which offers these as methods and therefore
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,10 +23,7 @@ _MOST_ROWS = 100
 
 def to_frame(estimate: Any, level: float) -> pd.DataFrame:
     """See `RewardEstimate.to_frame`."""
-    try:
-        import pandas as pd
-    except ImportError:
-        raise MissingExtraError("pandas", "report") from None
+    pd = _pandas()
     ends = estimate.interval(level)
     return pd.DataFrame(
         {
@@ -37,6 +35,60 @@ def to_frame(estimate: Any, level: float) -> pd.DataFrame:
             "probability_positive": estimate.probability_positive(),
         }
     )
+
+
+def rows_of_learners(estimates: Mapping[str, Any], level: float) -> pd.DataFrame:
+    """The tables of several estimates below each other, with a column that says whose."""
+    pd = _pandas()
+    frames = {name: to_frame(one, level) for name, one in estimates.items()}
+    for name, frame in frames.items():
+        frame.insert(0, "learner", name)
+    return pd.concat(list(frames.values()), ignore_index=True)
+
+
+def shares_to_frame(estimate: Any) -> pd.DataFrame:
+    """See `RewardEstimate.learners_to_frame`."""
+    pd = _pandas()
+    columns = (
+        *("learner", "n_steps", "rule", "gain", "share", "agreement", "decisive"),
+        *("feature", "weight", "low", "high", "without"),
+    )
+    rows = [
+        (
+            *(one.name, one.n_steps, one.rule, one.gain, one.share, one.agreement, one.decisive),
+            *(name, one.weights[j], one.low[j], one.high[j], one.without[j]),
+        )
+        for one in estimate.learners
+        for j, name in enumerate(estimate.feature_names)
+    ]
+    return pd.DataFrame(rows, columns=list(columns))
+
+
+def frame_of_contrast(contrast: Any, level: float) -> pd.DataFrame:
+    """See `Contrast.to_frame`."""
+    pd = _pandas()
+    ends = contrast.interval(level)
+    first, second = contrast.sides
+    return pd.DataFrame(
+        {
+            "feature": list(contrast.feature_names),
+            "first": first,
+            "second": second,
+            "difference": contrast.weights,
+            "std_err": contrast.standard_errors,
+            "low": ends[:, 0],
+            "high": ends[:, 1],
+            "probability_exceeds": contrast.probability_exceeds(),
+        }
+    )
+
+
+def _pandas() -> Any:
+    try:
+        import pandas as pd
+    except ImportError:
+        raise MissingExtraError("pandas", "report") from None
+    return pd
 
 
 def posterior_draws(estimate: Any, n_draws: int, seed: int) -> Float:

@@ -40,6 +40,8 @@ DEPENDENT = f"{ZERO}, each of these features being a combination of the others"
 STATE_ALONE = "it depends on the state alone, and this learner looks no further (gamma is 0)"
 POTENTIAL = "it telescopes along every trajectory, as a potential of the states does"
 NO_CHOICE = "what is collected of it from any time on does not depend on the actions"
+NOBODY = "it has no effect for any of the learners"
+SOMEBODY = "it has no effect in one group or the other"
 
 # Beyond this many states (or states and times) the value of each by itself takes too long: one
 # dense solve of that size is a second.
@@ -64,10 +66,12 @@ class GaugeSums:
 
     Args:
         gamma: The learner's discount factor.
+        legal: Maps N observations to which actions are legal in each, (N, n_actions), or to None
+            if all are: where only one is, that no other was taken means nothing.
     """
 
-    def __init__(self, gamma: float) -> None:
-        self.gamma = gamma
+    def __init__(self, gamma: float, legal: Callable[[Array], Array | None] | None = None) -> None:
+        self.gamma, self._legal = gamma, legal
         self.moments = FeatureMoments()
         self._coarse = False
         self._cut_lengths: set[int] = set()
@@ -119,7 +123,10 @@ class GaugeSums:
         after[ends] = _UNKNOWN if stage.last_observations is None else last
         after[ends[stage.terminated]] = _END
         known = (after != _UNKNOWN) | (self.gamma == 0)
+        legal = None if self._legal is None else self._legal(stage.observations)
+        forced = np.zeros(len(here), dtype=bool) if legal is None else legal.sum(axis=1) == 1
         self._forever.add(here[known], does[known], after[known], paid[known])
+        self._forever.forced.update(here[forced].tolist())
         # States at different times are different states, and nothing follows the last.
         now = self._cells(np.stack([stage.times, here], axis=1))
         if now is None or not self._fixed_horizon:
@@ -128,6 +135,7 @@ class GaugeSums:
         then = np.roll(now, -1)
         then[ends] = _END
         self._timed.add(now, does, then, paid, self.gamma**stage.times)
+        self._timed.forced.update(now[forced].tolist())
 
     @property
     def _fixed_horizon(self) -> bool:
@@ -229,6 +237,7 @@ class _Pairs:
         self.gamma, self.open = gamma, True
         self.paid, self.led = _Sums(), _Sums()
         self.discounts: dict[int, float] = {}
+        self.forced: set[int] = set()  # states where one action is all there is
 
     def close(self) -> None:
         """Forget everything: there are too many states."""
@@ -254,13 +263,16 @@ class _Pairs:
         """Whether most was seen in states where more than one action was taken.
 
         One action alone cannot be compared with others. A state seen once, as all are in a
-        continuous world, would make anything a potential.
+        continuous world, would make anything a potential. States with one legal action do not
+        count: nobody could have taken another.
         """
         if len(self.paid.keys) == 0:
             return False
-        _, state, actions = self._layout()
+        states, state, actions = self._layout()
+        forced = np.isin(states, list(self.forced))[state]
         visits = self.paid.rows[:, -1]
-        return bool(visits[actions[state] > 1].sum() >= visits.sum() / 2)
+        compared = visits[actions[state] > 1].sum()
+        return bool(compared > 0 and compared >= visits[~forced].sum() / 2)
 
     def _layout(self) -> tuple[Index, Index, Index]:
         """States acted in, the state of every pair among them, and how many pairs each has."""
@@ -413,6 +425,29 @@ def _without(rows: Float, others: Float) -> Float:
     sizes = np.abs(np.diagonal(triangle))
     basis = basis[:, : int((sizes > 1e-10 * sizes.max(initial=0.0)).sum())]
     return np.asarray(rows - basis @ (basis.T @ rows))
+
+
+def common_gauge(gauges: Sequence[Gauge]) -> Gauge:
+    """What is silent for each of several learners; reasons that all of them share are kept."""
+    first, *others = gauges
+    rows = first.directions
+    for other in others:
+        rows = _common(rows, other.directions)
+    if len(rows) == first.n:
+        return first
+    rows = plain_basis([rows], np.ones(len(first.feature_names)))
+    return Gauge(first.feature_names, rows, NOBODY, first.weak[:0])
+
+
+def either_gauge(one: Gauge, two: Gauge) -> Gauge:
+    """What is silent for one of two."""
+    rows = orthonormal_rows(np.concatenate([one.directions, two.directions]), tolerance=1e-4)
+    if len(rows) == one.n:
+        return one
+    if len(rows) == two.n:
+        return two
+    rows = plain_basis([rows], np.ones(len(one.feature_names)))
+    return Gauge(one.feature_names, rows, SOMEBODY, one.weak[:0])
 
 
 def _common(one: Float, two: Float) -> Float:

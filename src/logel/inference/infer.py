@@ -11,21 +11,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from logel.data.history import LearningHistory
-from logel.errors import IdentificationError, check_gamma
+from logel.errors import IdentificationError, OptionError, check_gamma
 from logel.inference.answer import Asked, CloneFacts, Found, answer
+from logel.inference.cohort import Cohort, Histories, infer_each, named_histories
+from logel.inference.contrast import Contrast
 from logel.inference.estimate import RewardEstimate
 from logel.inference.functions import find_weights, function_steps, words
 from logel.inference.gauge import FAR_LEVEL, Gauge, check_movement
+from logel.inference.group import GroupEstimate, group_estimate
+from logel.inference.masked import allowing, allowing_all
 from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
 from logel.inference.path import find_along_path, path_applies
 from logel.inference.replayed import find_by_replay, replay_applies
+from logel.inference.shared import shared_estimate
 from logel.inference.watched import Look, Watched, naming
 from logel.policies.base import Policy
 from logel.policies.cloning import ClonedPath, known_or_cloned
@@ -34,8 +40,9 @@ from logel.rules.functions import Basis, StageSums, stage_sums
 from logel.rules.rates import Rates
 from logel.threads import limited_threads
 from logel.types import FeatureFunction, Float, Progress
+from logel.worlds.known import KnownWorld, known_world
 
-__all__ = ["METHODS", "Method", "infer_reward"]
+__all__ = ["METHODS", "Method", "compare_groups", "infer_group", "infer_reward"]
 
 logger = logging.getLogger(__name__)
 _Outcome = tuple[Found, Gauge, Method, tuple[CloneFacts, ...] | None]
@@ -43,7 +50,7 @@ _Outcome = tuple[Found, Gauge, Method, tuple[CloneFacts, ...] | None]
 
 @limited_threads()
 def infer_reward(
-    history: LearningHistory,
+    history: LearningHistory | Histories,
     policy: Policy,
     *,
     gamma: float,
@@ -53,16 +60,20 @@ def infer_reward(
     intervals: bool = True,
     seed: int = 0,
     learner: Learner | None = None,
+    pool_world: bool = True,
     progress: Progress | None = None,
+    world: KnownWorld | Any = None,
 ) -> RewardEstimate:
-    """Recover the reward weights of a learner from its history.
+    """Recover the reward weights of a learner from its history, or those that several share.
 
     Identification: unless the history carries learning rates (and the rule has any), the weights
     are only known up to a positive factor and are returned with unit norm; `scale` in the estimate
     says which. See `RewardEstimate` for sign and gauge.
 
     Args:
-        history: What was observed, at least two stages.
+        history: What was observed, at least two stages. Several histories, in a list or by name in
+            a mapping, are of learners that share the weights: each has its own path, rates and kind
+            of learning, and the answer says what each added to it (`RewardEstimate.learners`).
         policy: Family of the learner's policies (or of the clones that stand for them).
         gamma: The learner's discount factor, in [0, 1).
         method: "default" takes "joint" for tabular and linear policies of moderate size, "two-step"
@@ -73,34 +84,199 @@ def infer_reward(
             when the episodes carry none.
         use_parameters: Use the history's policy parameters if it has them, instead of cloning.
         intervals: Whether to compute intervals, clones' held-out fit and comparisons with learners
-            that want nothing; False is faster.
+            that want nothing; False is faster. Several learners are weighed by how sure they are,
+            so that theirs are computed all the same.
         seed: Chooses held-out episodes and starting points; the same seed gives the same estimate.
         learner: For "replay": the learner's own update, see `logel.replay.learner.OneByOne`, if it
             is not one that the history names.
+        pool_world: Whether several learners live in one world, about which all of them tell; where
+            the method has a model of the world.
         progress: Called with (what, done, total) during long work.
+        world: What every action leads to, for tables and method "joint": a map of successors
+            (S, A), probabilities (S, A, S) or sparse (S A, S), or a `KnownWorld`, which can say
+            more. What is not given is counted.
     """
-    check_gamma(gamma)
-    if len(history) < 2:
-        raise IdentificationError(
-            f"the history has {len(history)} stage: at least two are needed to see the learner move"
-        )
-    report = progress or (lambda what, done, total: None)
-    watched = Watched(history, policy, gamma, features, use_parameters, intervals, seed, report)
-    name, chosen = _choose(method, watched, learner)
-    family, d = type(policy).__name__, policy.n_parameters
-    logger.info("method %s: %d stages, %s with %d parameters", name, len(history), family, d)
-    chosen = chosen if intervals else chosen.without_intervals(policy)
-    look = watched.look
-    ways: dict[Coordinates, Callable[[Watched, Look, Method], _Outcome]] = {
-        Coordinates.PARAMETERS: _in_parameters,
-        Coordinates.FUNCTIONS: _in_functions,
-        Coordinates.PATH: _along_path,
-        Coordinates.REPLAY: partial(_by_replay, learner=learner),
+    asked = _Request(
+        *(policy, gamma, method, features, use_parameters, intervals, seed, learner, world)
+    )
+    report = progress or _say_nothing
+    if isinstance(history, LearningHistory):
+        found, gauge, facts = asked.one(asked.watched(history, report))
+        return answer(found, gauge, facts)
+    return shared_estimate(asked.several(history, pool_world, report))
+
+
+@limited_threads()
+def infer_group(
+    histories: Histories,
+    policy: Policy,
+    *,
+    gamma: float,
+    method: str | Method = "default",
+    features: FeatureFunction | None = None,
+    use_parameters: bool = True,
+    seed: int = 0,
+    learner: Learner | None = None,
+    pool_world: bool = True,
+    progress: Progress | None = None,
+    world: KnownWorld | Any = None,
+) -> GroupEstimate:
+    """Recover the weights of learners that resemble each other: a mean, a spread, and each one's.
+
+    Learners stray from the group's mean, how far is estimated, and each one's weights are drawn
+    towards the mean as far as its own history leaves room (partial pooling). Intervals of the mean
+    speak of learners like these, not only of these.
+
+    Args:
+        histories: What was observed of each, in a list or by name in a mapping.
+        policy: See `infer_reward`, as for all that follows.
+        gamma: The learners' discount factor.
+        method: How each is fitted.
+        features: Of the reward, where the episodes carry none.
+        use_parameters: Whether recorded parameters are used.
+        seed: Of everything random.
+        learner: For "replay".
+        pool_world: Whether they live in one world.
+        progress: Called with (what, done, total) during long work.
+        world: What is known of the world or, if each has one of its own, of all of them.
+    """
+    asked = _Request(*(policy, gamma, method, features, use_parameters, True, seed, learner, world))
+    return group_estimate(asked.several(histories, pool_world, progress or _say_nothing))
+
+
+@limited_threads()
+def compare_groups(
+    first: Histories,
+    second: Histories,
+    policy: Policy,
+    *,
+    gamma: float,
+    names: tuple[str, str] = ("first", "second"),
+    method: str | Method = "default",
+    features: FeatureFunction | None = None,
+    use_parameters: bool = True,
+    seed: int = 0,
+    learner: Learner | None = None,
+    pool_world: bool = True,
+    progress: Progress | None = None,
+    world: KnownWorld | Any = None,
+) -> Contrast:
+    """How the weights of two groups differ; `Contrast.of` compares groups inferred before.
+
+    Args:
+        first: Histories of one group, as for `infer_group`.
+        second: Histories of the other.
+        policy: See `infer_reward`, as for all that follows.
+        gamma: The learners' discount factor.
+        names: What the groups are called.
+        method: How each learner is fitted.
+        features: Of the reward, where the episodes carry none.
+        use_parameters: Whether recorded parameters are used.
+        seed: Of everything random.
+        learner: For "replay".
+        pool_world: Whether all learners of both groups live in one world.
+        progress: Called with (what, done, total) during long work.
+        world: What is known of the world or, if each has one of its own, of all of them.
+    """
+    asked = _Request(*(policy, gamma, method, features, use_parameters, True, seed, learner, world))
+    groups = named_histories(first), named_histories(second)
+    everyone = {
+        f"{g}: {name}": h for g, one in zip(names, groups, strict=True) for name, h in one.items()
     }
-    found, gauge, used, clones = ways[Coordinates(chosen.coordinates)](watched, look, chosen)
-    notes = look.seen.moments.offset_notes(look.names, centred=used.centres)
-    asked = Asked(name, used, gamma, seed, intervals, look.names, history.complete, clones, notes)
-    return answer(found, gauge, asked)
+    if len(everyone) < len(groups[0]) + len(groups[1]):
+        raise OptionError(f"the groups need different names, not {names[0]!r} twice")
+    cohort = asked.several(everyone, pool_world, progress or _say_nothing)
+    n = len(groups[0])
+    one, other = (
+        cohort.take(range(n), [*groups[0]]),
+        cohort.take(range(n, len(cohort)), [*groups[1]]),
+    )
+    return Contrast.of(group_estimate(one), group_estimate(other), names=names, seed=seed)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is asked of every learner alike; see `infer_reward`."""
+
+    policy: Policy
+    gamma: float
+    method: str | Method
+    features: FeatureFunction | None
+    use_parameters: bool
+    intervals: bool
+    seed: int
+    learner: Learner | None
+    world: KnownWorld | Any
+
+    def watched(self, history: LearningHistory, report: Progress) -> Watched:
+        """A history as it is to be looked at."""
+        check_gamma(self.gamma)
+        if len(history) < 2:
+            raise IdentificationError(
+                f"the history has {len(history)} stage: at least two are needed to see the "
+                "learner move"
+            )
+        history, policy, features = allowing(history, self.policy, self.features)
+        return Watched(
+            *(history, policy, self.gamma, features, self.use_parameters),
+            *(self.intervals, self.seed, report),
+            world=None if self.world is None else known_world(self.world, policy)[0],
+        )
+
+    def one(self, watched: Watched) -> tuple[Found, Gauge, Asked]:
+        """What one history shows."""
+        contradicted = _contradicted(watched)
+        name, chosen = _choose(self.method, watched, self.learner)
+        if watched.world is not None and chosen.coordinates is not Coordinates.PATH:
+            raise OptionError(f"a given world is used by method 'joint', not by '{name}'")
+        policy = watched.policy
+        family, d = type(policy).__name__, policy.n_parameters
+        stages = len(watched.history)
+        logger.info("method %s: %d stages, %s with %d parameters", name, stages, family, d)
+        chosen = chosen if self.intervals else chosen.without_intervals(policy)
+        look = watched.look
+        ways: dict[Coordinates, Callable[[Watched, Look, Method], _Outcome]] = {
+            Coordinates.PARAMETERS: _in_parameters,
+            Coordinates.FUNCTIONS: _in_functions,
+            Coordinates.PATH: _along_path,
+            Coordinates.REPLAY: partial(_by_replay, learner=self.learner),
+        }
+        found, gauge, used, clones = ways[Coordinates(chosen.coordinates)](watched, look, chosen)
+        notes = look.moments.offset_notes(look.names, centred=used.centres)
+        complete = watched.history.complete
+        facts = Asked(
+            *(name, used, self.gamma, self.seed, self.intervals, look.names, complete, clones),
+            *(notes, contradicted),
+        )
+        return found, gauge, facts
+
+    def several(self, histories: Histories, pool_world: bool, report: Progress) -> Cohort:
+        """What each of several histories shows."""
+        named = named_histories(histories)
+        policy = allowing_all(named, self.policy) if pool_world else self.policy
+        # They are weighed by how sure they are.
+        sure = replace(self, policy=policy, intervals=True)
+        cohort = infer_each(
+            named,
+            lambda history: sure.watched(history, _say_nothing),
+            sure.one,
+            pool_world=pool_world,
+            report=report,
+        )
+        return replace(cohort, intervals=self.intervals)
+
+
+def _contradicted(watched: Watched) -> tuple[str, ...]:
+    """What of the data the given world calls impossible; refused if that is not tolerated."""
+    if watched.world is None:
+        return ()
+    given, table = known_world(watched.world, watched.policy)
+    note = given.check(watched.stages(), table)
+    return () if note is None else (note,)
+
+
+def _say_nothing(what: str, done: int, total: int) -> None:
+    """The progress of one among many."""
 
 
 def _choose(method: str | Method, watched: Watched, learner: Learner | None) -> tuple[str, Method]:

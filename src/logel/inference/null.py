@@ -23,6 +23,11 @@ _ALL_WAYS, _SOME_WAYS = 10, 999
 _ROUNDS = 30
 
 
+def no_reward(gain: float) -> float:
+    """Probability that there is none, both being as likely before."""
+    return float(1 / (1 + np.exp(np.clip(gain, -50, 50))))
+
+
 def turned_gain(steps: Steps, learning_rates: Float | None, *, seed: int) -> float:
     """Minus the log of the chance that steps without aim are explained as well as these, in nats.
 

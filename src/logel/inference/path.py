@@ -12,15 +12,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
+from scipy.special import logsumexp
 
 from logel.data.stage import Stage
 from logel.errors import IdentificationError, OptionError
 from logel.inference.answer import Found
 from logel.inference.choose import RuleChoice, choose_rule, prior_cost
+from logel.inference.direction import Account, Evidence, student_accounts
 from logel.inference.gauge import FAR_LEVEL, Fit, Gauge, check_movement, explain
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.more_data import Planning
+from logel.inference.null import no_reward
 from logel.inference.smooth import JointFit, expected_covariance, fit_path
 from logel.inference.spread import Spread, spread_of, student_draws
 from logel.inference.status import Status
@@ -37,8 +40,12 @@ from logel.worlds.linear import LinearWorld
 from logel.worlds.table import TabularWorld
 
 logger = logging.getLogger(__name__)
-# Work of smoothing a hidden path of m steps of D parameters under all rules, in units of m D^3:
-# this much takes about a minute of one core (ten stages of 25 states and 4 actions: four seconds).
+# Parameters of a table: its states meet in sparse products, whose work grows with their number.
+# This many take minutes of one core.
+LARGEST_TABLE = 3000
+# Other families, and tables in which not all actions are legal, are smoothed in matrices. Work of a
+# hidden path of m steps of D parameters under all rules, in units of m D^3: this much takes about a
+# minute of one core.
 AFFORDABLE = 1.5e8
 # Known paths are regressed on, which is D x D algebra a few dozen times.
 LARGEST_KNOWN = 600
@@ -50,11 +57,13 @@ def path_applies(watched: Watched) -> bool:
     """Whether the whole path can be fitted at once: a convex family of moderate size."""
     policy, known = watched.policy, watched.look.parameters is not None
     d, n_steps = policy.n_parameters, watched.history.n_steps
+    if policy.tabular and getattr(policy, "legal", None) is None:
+        return d <= LARGEST_TABLE
     affordable = d <= LARGEST_KNOWN if known else n_steps * float(d) ** 3 <= AFFORDABLE
-    if not (policy.convex and affordable):
+    if not (policy.convex and affordable and policy.worlds):
         return False
-    if policy.tabular or not policy.worlds:
-        return policy.tabular
+    if policy.tabular:
+        return True
     # A known path is gone through once, a hidden one in every round.
     return watched.look.n_rows <= (10 * LARGEST_ROWS if known else LARGEST_ROWS)
 
@@ -63,18 +72,20 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     """Weights, rates, rule and their uncertainty, and what cannot be told under that rule."""
     if not path_applies(watched):
         raise OptionError(
-            "method 'joint' needs a policy family that is linear in few parameters "
-            f"({LARGEST_KNOWN} if they are known; hidden, their cube times the steps may reach "
-            f"{AFFORDABLE:.2g}) and up to {LARGEST_ROWS} observed times: use 'two-step' for others"
+            f"method 'joint' needs a table of up to {LARGEST_TABLE} parameters in which all is "
+            f"legal, or a policy family that is linear in few ({LARGEST_KNOWN} if they are known; "
+            f"hidden, their cube times the steps may reach {AFFORDABLE:.2g}) and up to "
+            f"{LARGEST_ROWS} observed times: use 'two-step' for others"
         )
-    moments, policy = look.seen.moments, watched.policy
+    common, policy = watched.common, watched.policy
+    moments = common.moments
     names = _among((TabularWorld if policy.tabular else LinearWorld).offers, method)
     # Q-learners are drawn to what they have not tried by rewards below its first value, zero: the
     # level of the features is theirs to see, unless it is so far off that it cannot be meant.
     beyond = FAR_LEVEL if "q-learning" in names else 0.0
     watched = replace(watched, offset=moments.offset(beyond=beyond))
-    gauge = look.gauge(bootstrap=_life_goes_on(policy, names))
-    basis = _feature_basis(gauge, moments.ranges())
+    gauge = common.gauge(bootstrap=_life_goes_on(policy, names))
+    basis = feature_basis(gauge, moments.ranges())
     worlds = _Worlds(watched, basis, look.fewest)
     rng = np.random.default_rng(watched.seed)
     known = look.parameters
@@ -97,7 +108,7 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     return found, gauge
 
 
-def _feature_basis(gauge: Gauge, ranges: Float) -> Float:
+def feature_basis(gauge: Gauge, ranges: Float) -> Float:
     """Matrix (q, k) that takes features to the identified ones, measured in units of their ranges.
 
     The weights' prior is the same in all directions of these, whatever units the features came in.
@@ -137,8 +148,7 @@ def _or_no_reward(gain: float, basis: Float, draws: Float, rng: np.random.Genera
     If nothing was learnt, the data say nothing about the weights, and any direction is as likely as
     any other: what is called significant has to survive that.
     """
-    chance = 1 / (1 + np.exp(np.clip(gain, -50, 50)))
-    nothing = rng.random(len(draws)) < chance
+    nothing = rng.random(len(draws)) < no_reward(gain)
     size = np.linalg.norm(draws, axis=1).mean()
     anything = rng.standard_normal((len(draws), basis.shape[1])) @ basis.T
     anything *= size / max(float(np.linalg.norm(anything, axis=1).mean()), 1e-300)
@@ -150,9 +160,15 @@ class _Worlds:
 
     def __init__(self, watched: Watched, basis: Float, fewest: int) -> None:
         self.watched, self.basis, self.fewest = watched, basis, fewest
-        history, policy = watched.history, watched.policy
-        self._pooled = pooler(history, policy, gamma=watched.gamma)
-        self.world = self._pool(watched.stages())
+        history, policy, company = watched.history, watched.policy, watched.company
+        if company is None or not company.pools:
+            self._company = None
+            self._pooled = pooler(history, policy, gamma=watched.gamma, known=watched.world)
+            self.world = self._pool(watched.stages())
+            return
+        self._company, self.fewest = company, company.fewest
+        own = company.pool(watched.stages(), basis)
+        self.world = company.world(own, basis, watched.offset, None, 0)
 
     def _pool(self, stages: Iterable[Stage]) -> World:
         return self._pooled(stages).with_features(self.basis)
@@ -177,9 +193,14 @@ class _Worlds:
 
     def without(self, group: int, n_groups: int, policies: Float) -> World:
         """The world without a group of episodes; the actions to be explained are all there."""
-        return self.world.leaving_out(
-            group, lambda: self._pool(self.watched.without(group, n_groups)), policies
-        )
+
+        def pool() -> World:
+            watched, company = self.watched, self._company
+            if company is None:
+                return self._pool(watched.without(group, n_groups))
+            return company.world(self.world, self.basis, watched.offset, group, n_groups)
+
+        return self.world.leaving_out(group, pool, policies)
 
 
 def _smoothed(
@@ -203,16 +224,17 @@ def _smoothed(
     rules = {name: worlds.rule(name, worlds.world) for name in names}
     nulls = worlds.nulls() if watched.intervals else None
     choice = choose_rule(rules, method, cloned=path, nulls=nulls, report=watched.report)
-    fit, noise = choice.fit, np.zeros((basis.shape[1],) * 2)
+    fit, without = choice.fit, np.zeros((0, basis.shape[1]))
     if watched.intervals:
 
         def shifted(world: World) -> Float:
-            return fit_path(worlds.rule(choice.name, world), max_rounds=1, start=fit).weights
+            return fit_path(
+                worlds.rule(choice.name, world), max_rounds=1, start=fit, weights_only=True
+            ).weights
 
-        noise = _world_noise(worlds, fit.model.as_policy(fit.states), shifted)
+        without = _without_groups(worlds, fit.model.as_policy(fit.states), shifted)
+    noise = spread_of(without) if len(without) else np.zeros((basis.shape[1],) * 2)
     back = worlds.outward(fit.model, fit.model.as_policy(fit.states), fit.parameters)
-    # The last nat of evidence changes nothing that is reported.
-    settled = fit.converged or abs(float(np.diff(fit.trace[-2:])[0])) < 1.0
     found = Found(
         weights=back @ choice.posterior(choice.name).mean,
         rates=fit.model.rates_of(fit.parameters, watched.history.n_steps),
@@ -221,14 +243,34 @@ def _smoothed(
         words=_words("path cloned jointly with the weights", choice.name, choice.gains),
         rule=choice.name,
         gains=choice.gains,
-        solved=Status.OK if settled else Status.NOT_CONVERGED,
+        solved=Status.OK if fit.settled else Status.NOT_CONVERGED,
         trace=np.array(fit.trace),
         rank=0,
         condition=float(np.linalg.cond(fit.covariance)) ** 0.5,
         keeps_scale=False,
         spread=Spread(planning=_plan(fit, noise, back)) if watched.intervals else None,
+        evidence=_evidence(choice, without, basis) if watched.company is not None else None,
     )
     return found, lambda n, rng: _averaged_draws(choice, noise, n, rng) @ back.T
+
+
+def _evidence(choice: RuleChoice, without: Float, basis: Float) -> Evidence:
+    """What the history says under every rule, the prior of the weights taken out."""
+    gains = np.array(list(choice.gains.values()))
+    shares = np.exp(gains - logsumexp(gains))
+    accounts = []
+    for name, share in zip(choice.gains, shares, strict=True):
+        fit = choice.fits[name]
+        precision = np.linalg.inv((fit.covariance + fit.covariance.T) / 2)
+        values, axes = np.linalg.eigh(precision)
+        seen = np.maximum(values - 1 / fit.variances.scale, 0.0)
+        accounts.append(Account(name, share, precision @ fit.weights, (axes * seen) @ axes.T))
+    return Evidence(
+        accounts=tuple(accounts),
+        chance=no_reward(choice.reward_gain),
+        moved=without - choice.fit.weights if len(without) else without,
+        basis=basis,
+    )
 
 
 def _explained(choice: RuleChoice) -> Fit:
@@ -307,13 +349,15 @@ def _regressed(
     logger.info("rules: %s", ", ".join(f"{n} {gain(n):+.1f}" for n in order))
     best, fit, rule = order[0], fits[order[0]], rules[order[0]]
     q = basis.shape[1]
-    extra = np.zeros((q, q))
+    replicates = np.zeros((0, q))
     if watched.intervals:
 
         def shifted(world: World) -> Float:
             return fit_known_path(worlds.rule(best, world), states, max_rounds=6).parameters[:q]
 
-        extra = _world_noise(worlds, states, shifted)
+        replicates = _without_groups(worlds, states, shifted)
+    extra = spread_of(replicates) if len(replicates) else np.zeros((q, q))
+    freedom = max(fit.degrees_of_freedom, 3)
     following = rule.following(states[:-1], fit.parameters)
     moved = (following - states[:-1])[:, :, None]
     back = worlds.outward(rule, states, fit.parameters)
@@ -334,8 +378,13 @@ def _regressed(
         condition=float(np.linalg.cond(fit.covariance)) ** 0.5,
         keeps_scale=False,
         spread=Spread(planning=Planning.of(sampling, learner)) if watched.intervals else None,
+        evidence=Evidence(
+            tuple(student_accounts(best, fit.parameters[:q], fit.covariance, freedom)),
+            no_reward(gain(best)),
+            replicates - fit.parameters[:q] if len(replicates) else replicates,
+            basis,
+        ),
     )
-    freedom = max(fit.degrees_of_freedom, 3)
     return (
         found,
         lambda n, rng: (
@@ -344,8 +393,8 @@ def _regressed(
     )
 
 
-def _world_noise(worlds: _Worlds, policies: Float, shifted: Callable[[World], Float]) -> Float:
-    """Covariance of the weights due to the world model: a jackknife over groups of episodes.
+def _without_groups(worlds: _Worlds, policies: Float, shifted: Callable[[World], Float]) -> Float:
+    """Weights with each group of episodes left out of the world model, shape (g, q).
 
     Args:
         worlds: Builds the world without a group.
@@ -353,11 +402,9 @@ def _world_noise(worlds: _Worlds, policies: Float, shifted: Callable[[World], Fl
         shifted: The weights (q,) that the fit goes to in another world.
     """
     n_groups, q = worlds.n_groups(), worlds.basis.shape[1]
-    if n_groups == 0:
-        return np.zeros((q, q))
     logger.info("intervals: the world model without each of %d groups of episodes", n_groups)
-    replicates = []
+    replicates = [np.zeros((0, q))]
     for g in range(n_groups):
-        replicates.append(shifted(worlds.without(g, n_groups, policies)))
+        replicates.append(shifted(worlds.without(g, n_groups, policies))[None])
         worlds.watched.report("intervals", g + 1, n_groups)
-    return spread_of(np.stack(replicates))
+    return np.concatenate(replicates)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
 from logel.errors import LogelError, OptionError
-from logel.inference.gauge import Gauge, check_identified
-from logel.inference.gauge_sums import GaugeSums
+from logel.inference.gauge import FeatureMoments, Gauge, check_identified
+from logel.inference.gauge_sums import GaugeSums, common_gauge
 from logel.policies.base import Policy
 from logel.policies.cloning import known_parameters
 from logel.rewards.features import feature_names, featured
 from logel.types import FeatureFunction, Float, Progress
+from logel.worlds.base import World
+from logel.worlds.choose import Pooler, pooler
 from logel.worlds.critic import ScaleSums, StateScale
+from logel.worlds.known import KnownWorld
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +34,8 @@ class Watched:
 
     Attributes:
         offset: Constants subtracted from the features, shape (q,), see `FeatureMoments.offset`.
+        world: What is known of the world, or None.
+        company: The learners it is inferred together with, itself among them, or None.
     """
 
     history: LearningHistory
@@ -41,6 +47,8 @@ class Watched:
     seed: int
     report: Progress
     offset: Float | None = None
+    world: KnownWorld | None = None
+    company: Company | None = None
 
     def stages(self) -> Iterator[Stage]:
         """The stages with features, checked against the policy; errors name the stage."""
@@ -57,10 +65,16 @@ class Watched:
             member = (np.arange(stage.n_episodes) + t) % n_groups == group
             yield stage.take(np.flatnonzero(~member))
 
+    @property
+    def common(self) -> Look | Company:
+        """What its features are measured by: all that the company shows, if there is any."""
+        return self.look if self.company is None else self.company
+
     @cached_property
     def look(self) -> Look:
         """All that one pass over the stages shows: reading them may be what takes longest."""
-        seen, scale, episodes, n_rows = GaugeSums(self.gamma), ScaleSums(), [], 0
+        legal = getattr(self.policy, "legal_actions", None)
+        seen, scale, episodes, n_rows = GaugeSums(self.gamma, legal), ScaleSums(), [], 0
         first_episodes = []
         for t, stage in enumerate(self.stages()):
             seen.add(stage)
@@ -113,8 +127,76 @@ class Look:
     n_rows: int
     parameters: Float | None
 
+    @property
+    def moments(self) -> FeatureMoments:
+        """Of the features."""
+        return self.seen.moments
+
     def gauge(self, *, bootstrap: bool | None) -> Gauge:
         """What no data can tell; refused if that is everything. See `GaugeSums.gauge`."""
         gauge = self.seen.gauge(self.names, bootstrap=bootstrap)
         check_identified(gauge)
         return gauge
+
+
+@dataclass(frozen=True, eq=False)
+class Company:
+    """Learners that are inferred together: what they share before any is fitted.
+
+    Attributes:
+        members: Every learner as it is watched by itself.
+        pools: Whether they live in one world, about which all of them tell.
+    """
+
+    members: tuple[Watched, ...]
+    pools: bool
+
+    @cached_property
+    def moments(self) -> FeatureMoments:
+        """Of the features of all learners."""
+        total = FeatureMoments()
+        for member in self.members:
+            for stage in member.stages():
+                total.add(stage)
+        return total
+
+    def gauge(self, *, bootstrap: bool | None) -> Gauge:
+        """What none of them can tell."""
+        gauge = common_gauge([m.look.gauge(bootstrap=bootstrap) for m in self.members])
+        check_identified(gauge)
+        return gauge
+
+    @property
+    def fewest(self) -> int:
+        """Episodes of the stage that has the fewest."""
+        return min(member.look.fewest for member in self.members)
+
+    def pool(self, stages: Iterable[Stage], basis: Float) -> World:
+        """A world of some stages, of the kind that all of them together decide on."""
+        return self._pooler(stages).with_features(basis)
+
+    def world(
+        self, own: World, basis: Float, offset: Float | None, group: int | None, n_groups: int
+    ) -> World:
+        """The world of all episodes, or of all but one group in every stage, with `own` actions.
+
+        All learners ask for the same, so it is pooled once.
+        """
+        if group not in self._worlds:
+            watched = [replace(m, offset=offset) for m in self.members]
+            stages = chain.from_iterable(
+                m.stages() if group is None else m.without(group, n_groups) for m in watched
+            )
+            # Keeping anyone's actions keeps it small.
+            self._worlds[group] = self.pool(stages, basis).with_actions_of(own)
+        return self._worlds[group].with_actions_of(own)
+
+    @cached_property
+    def _worlds(self) -> dict[int | None, World]:
+        return {}
+
+    @cached_property
+    def _pooler(self) -> Pooler:
+        first = self.members[0]
+        stages = chain.from_iterable(m.stages() for m in self.members)
+        return pooler(stages, first.policy, gamma=first.gamma, known=first.world)

@@ -4,8 +4,8 @@
     PPO("MlpPolicy", env).learn(200_000, callback=recorder)
     history = LearningHistory.load("history")
 
-Works with every on-policy algorithm (PPO, A2C, and TRPO of sb3-contrib). The recorder only looks:
-the trained parameters are the same bit for bit with and without it.
+Works with every on-policy algorithm (PPO, A2C, and TRPO and MaskablePPO of sb3-contrib). The
+recorder only looks: the trained parameters are the same bit for bit with and without it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class HistoryRecorder(BaseCallback):
 
     A stage holds the episodes of one rollout as the policy saw them (normalised observations if
     `VecNormalize` is used, actions before clipping), the parameters of the policy that acted,
-    before it was trained on them, and the reward features of every step. Episodes are cut at the
+    before it was trained on them, the reward features of every step and, of a learner that was told
+    them (MaskablePPO), which actions were legal. Episodes are cut at the
     rollout's end. `LearningHistory.notes` says of each stage: `timesteps` before it, the
     `learning_rate` of the update that followed, and its `clip_range` and `clip_range_vf` where it
     had any; whether the last episode of every environment `continues` after the rollout;
@@ -176,6 +177,7 @@ class HistoryRecorder(BaseCallback):
             observations = observations.astype(np.float32)  # all that the policy sees
         if isinstance(model.action_space, spaces.Discrete):
             actions = actions[:, :, 0]
+        masks = getattr(buffer, "action_masks", None)
         between = self._rates
         known = (sum(between) or None) if self.learning_rates else None
         assert self._writer is not None
@@ -188,6 +190,7 @@ class HistoryRecorder(BaseCallback):
                 truncated=trace.truncated,
                 next_observations=trace.following(observations, self.locals["new_obs"]),
                 features=trace.features(),
+                action_masks=None if masks is None else masks > 0,
             ),
             parameters=policy_parameters(model),
             learning_rate=known,
@@ -224,14 +227,20 @@ def _checked(model: Any) -> OnPolicyAlgorithm:
     buffer = getattr(model, "rollout_buffer", None)
     if not isinstance(model, OnPolicyAlgorithm) or not isinstance(buffer, RolloutBuffer):
         raise OptionError(
-            f"{type(model).__name__} is not an on-policy algorithm: record PPO, A2C or TRPO"
+            f"{type(model).__name__} is not an on-policy algorithm: record PPO, A2C, TRPO or "
+            "MaskablePPO"
         )
     if not isinstance(buffer.observations, np.ndarray):
         raise OptionError("observations must be one array, not a Dict: flatten them first")
-    if hasattr(buffer, "action_masks") or hasattr(buffer, "hidden_states_pi"):
+    if hasattr(buffer, "hidden_states_pi"):
         raise OptionError(
-            f"{type(model).__name__} chooses actions by more than the observation (masks or "
-            "memory), which a history cannot hold"
+            f"{type(model).__name__} chooses actions by more than the observation (memory), which "
+            "a history cannot hold"
+        )
+    if hasattr(buffer, "action_masks") and not isinstance(model.action_space, spaces.Discrete):
+        raise OptionError(
+            f"{type(model).__name__} masks {type(model.action_space).__name__} actions, but "
+            "histories hold masks of Discrete ones"
         )
     return model
 

@@ -34,11 +34,7 @@ def check_range(stage: Stage, what: str, values: Array, count: int) -> None:
     bad = (values < 0) | (values >= count)
     if bad.any():
         row = int(np.argmax(bad))
-        episode = int(np.searchsorted(stage.starts, row, side="right")) - 1
-        raise PolicyError(
-            f"episode {episode}, time {stage.times[row]}: {what} {values[row]} is outside "
-            f"0..{count - 1}"
-        )
+        raise PolicyError(f"{stage.place(row)}: {what} {values[row]} is outside 0..{count - 1}")
 
 
 class Counted(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -42,6 +42,36 @@ def choose_policy(
     return policy
 
 
+def choose_common_policy(
+    histories: Mapping[str, LearningHistory],
+    family: str,
+    *,
+    known: bool = True,
+    device: str = "cpu",
+) -> Policy:
+    """A family that fits several learners' histories: tables are as large as the largest needs."""
+    policies = {
+        name: choose_policy(history, family, known=known, device=device)
+        for name, history in histories.items()
+    }
+    tables = [policy for policy in policies.values() if isinstance(policy, TabularSoftmax)]
+    if len(tables) == len(policies):
+        return TabularSoftmax(
+            max(table.n_states for table in tables),
+            max(table.n_actions for table in tables),
+            device=device,
+        )
+    (first, common), *others = policies.items()
+    for name, policy in others:
+        if (type(policy), policy.n_parameters) != (type(common), common.n_parameters):
+            raise OptionError(
+                f"{first} has policies of {common.n_parameters} parameters "
+                f"({type(common).__name__}), but {name} of {policy.n_parameters} "
+                f"({type(policy).__name__}): learners must be of one policy family"
+            )
+    return common
+
+
 def _check_alike(history: LearningHistory, policy: Policy) -> None:
     """Refuse a network of the recorded one's size that is known to be another."""
     recorded = history.metadata.get("policy")
@@ -63,7 +93,8 @@ def _check_device(device: str) -> None:
 
 
 def _discrete_policy(history: LearningHistory, family: str, width: int, device: str) -> Policy:
-    n_actions = _count(history, "n_actions", lambda stage: int(stage.actions.max()))
+    masked = history.signature.n_masked_actions
+    n_actions = masked or _count(history, "n_actions", lambda stage: int(stage.actions.max()))
     if family == "tabular":
         n_states = _count(history, "n_states", _largest_state)
         return TabularSoftmax(n_states, n_actions, device=device)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import scipy.linalg
 import scipy.sparse.linalg
 
@@ -81,38 +82,56 @@ class DenseFisher(Fisher):
 
 @dataclass(frozen=True, eq=False)
 class BlockFisher(Fisher):
-    """Block-diagonal with equal blocks: one block per state of a tabular policy."""
+    """Block-diagonal with equal blocks: one block per state of a tabular policy.
+
+    Where states have parameters in different numbers, blocks are as large as the largest needs;
+    rows and columns of no parameter are zero, and `free` has the places of the others.
+    """
 
     tabular: ClassVar[bool] = True
-    blocks: Float  # shape (n_blocks, k, k), d = n_blocks * k
+    blocks: Float  # shape (n_blocks, k, k), d = n_blocks * k unless only some places are free
+    free: npt.NDArray[np.int64] | None = None  # places of the parameters in (n_blocks * k,), or all
 
     @property
     def n_parameters(self) -> int:  # type: ignore[override]
         """Number d of parameters."""
-        return self.blocks.shape[0] * self.blocks.shape[1]
+        whole = self.blocks.shape[0] * self.blocks.shape[1]
+        return whole if self.free is None else len(self.free)
 
     def matvec(self, vectors: Float) -> Float:
         """Product with vectors, shape (d,) or (d, k)."""
-        return (self.blocks @ self._split(vectors)).reshape(vectors.shape)
+        return self._joined(self.blocks @ self._split(vectors), vectors.shape)
 
     def diagonal(self) -> Float:
         """Shape (d,)."""
-        return np.einsum("skk->sk", self.blocks).reshape(-1)
+        diagonal = np.einsum("skk->sk", self.blocks).reshape(-1)
+        return diagonal if self.free is None else diagonal[self.free]
 
     def solve(self, vectors: Float, *, ridge: float = 0.0) -> Float:
         """Solution x of (F + ridge I) x = vectors; the minimum-norm one if singular."""
         if ridge > 0:
             blocks = self.blocks + ridge * np.eye(self.blocks.shape[1])
-            return np.asarray(np.linalg.solve(blocks, self._split(vectors))).reshape(vectors.shape)
+            solved = np.asarray(np.linalg.solve(blocks, self._split(vectors)), dtype=float)
+            return self._joined(solved, vectors.shape)
         inverse = np.linalg.pinv(self.blocks, hermitian=True)
-        return np.asarray((inverse @ self._split(vectors)).reshape(vectors.shape))
+        return self._joined(inverse @ self._split(vectors), vectors.shape)
 
     def dense(self) -> Float:
         """The whole matrix, shape (d, d)."""
-        return np.asarray(scipy.linalg.block_diag(*self.blocks))
+        whole = np.asarray(scipy.linalg.block_diag(*self.blocks))
+        return whole if self.free is None else whole[np.ix_(self.free, self.free)]
 
     def _split(self, vectors: Float) -> Float:
+        if self.free is not None:
+            whole = np.zeros((self.blocks.shape[0] * self.blocks.shape[1], *vectors.shape[1:]))
+            whole[self.free] = vectors
+            vectors = whole
         return vectors.reshape(*self.blocks.shape[:2], -1)
+
+    def _joined(self, parts: Float, shape: tuple[int, ...]) -> Float:
+        if self.free is not None:
+            parts = parts.reshape(-1, parts.shape[2])[self.free]
+        return np.asarray(parts.reshape(shape))
 
 
 @dataclass(frozen=True, eq=False)

@@ -139,13 +139,22 @@ class LayeredPolicy(Policy):
         """Number of parameters of the layers."""
         return self.layers.n_parameters
 
+    def layer_inputs(self, observations: Tensor) -> Tensor:
+        """What the first layer takes, out of prepared observations."""
+        return observations
+
+    def limited(self, outputs: Tensor, observations: Tensor) -> Tensor:
+        """Outputs as far as prepared observations allow them."""
+        return outputs
+
     def means(self, theta: Tensor, observations: Tensor) -> Tensor:
         """What the last layer puts out: logits or means."""
-        return self.layers.activations(theta, observations)[-1]
+        return self.layers.activations(theta, self.layer_inputs(observations))[-1]
 
     def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
         """Parameters of the action distribution, one row per observation."""
-        return self.completed(theta, self.means(theta, observations))
+        means = self.means(theta, observations)
+        return self.limited(self.completed(theta, means), observations)
 
     def scores(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
         """Gradient of each row's log-probability, shape (N, d)."""
@@ -165,13 +174,15 @@ class LayeredPolicy(Policy):
         self, theta: Tensor, observations: Tensor, actions: Tensor
     ) -> tuple[list[Tensor], Tensor, Tensor | None]:
         """Activations, and gradients w.r.t. the last layer's outputs and other parameters."""
-        values = self.layers.activations(theta, observations)
-        first, own = self.output_scores(self.completed(theta, values[-1]), actions)
+        values = self.layers.activations(theta, self.layer_inputs(observations))
+        outputs = self.limited(self.completed(theta, values[-1]), observations)
+        first, own = self.output_scores(outputs, actions)
         return values, first[:, : values[-1].shape[1]], own
 
     def _fisher_diagonal(self, theta: Tensor, observations: Tensor, weight: Tensor) -> Tensor:
-        values = self.layers.activations(theta, observations)
-        roots = self.fisher_root(self.completed(theta, values[-1]))[:, : values[-1].shape[1]]
+        values = self.layers.activations(theta, self.layer_inputs(observations))
+        outputs = self.limited(self.completed(theta, values[-1]), observations)
+        roots = self.fisher_root(outputs)[:, : values[-1].shape[1]]
         squares = [self.layers.squares(theta, values, r, weight) for r in roots.unbind(dim=2)]
         total = torch.stack(squares).sum(dim=0)
         # A Gaussian has information 2 about each log-deviation.

@@ -94,7 +94,9 @@ class SB3Policy(Policy):
 
     @classmethod
     def from_model(cls, model: Any, *, device: str = "cpu") -> Policy:
-        """The family of a model's policy (or of a policy): PPO, A2C, TRPO.
+        """The family of a model's policy (or of a policy): PPO, A2C, TRPO, MaskablePPO.
+
+        Masks are no part of it: they are recorded with the history (`action_masks`).
 
         Returns:
             `MLPGaussian` or `MLPCategorical` for a plain tanh network on vectors, whose
@@ -257,12 +259,24 @@ def _actor_critic(model: Any) -> Any:
     except ImportError as error:
         raise MissingExtraError("stable-baselines3", "mujoco") from error
     policy = getattr(model, "policy", model)
-    if not isinstance(policy, ActorCriticPolicy):
+    if not (isinstance(policy, ActorCriticPolicy) or is_maskable(policy)):
         raise PolicyError(
             f"{type(policy).__name__} is not an actor-critic policy of Stable-Baselines3: PPO, "
-            "A2C and TRPO have one"
+            "A2C, TRPO and MaskablePPO have one"
         )
     return policy
+
+
+def is_maskable(policy: Any) -> bool:
+    """Whether a policy is one of sb3-contrib that takes masks of legal actions.
+
+    What it puts out are logits of all actions; masks enter after them, here as there.
+    """
+    try:
+        from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+    except ImportError:
+        return False  # then nobody can have made one
+    return isinstance(policy, MaskableActorCriticPolicy)
 
 
 def _check_distribution(policy: Any) -> None:
@@ -271,7 +285,10 @@ def _check_distribution(policy: Any) -> None:
         DiagGaussianDistribution,
     )
 
-    if type(policy.action_dist) not in (CategoricalDistribution, DiagGaussianDistribution):
+    # Masked distributions have a class for each kind of actions.
+    known = (CategoricalDistribution, DiagGaussianDistribution)
+    masked = type(policy.action_dist).__name__ == "MaskableCategoricalDistribution"
+    if not (type(policy.action_dist) in known or (masked and is_maskable(policy))):
         raise PolicyError(
             f"policies with {type(policy.action_dist).__name__} are not supported: use Discrete "
             "or Box actions, without state-dependent exploration (use_sde)"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -13,18 +14,28 @@ import torch
 from torch import Tensor
 
 from logel.data.stage import Stage
-from logel.errors import PolicyError
+from logel.errors import OptionError, PolicyError
 from logel.policies.base import Counted, Policy, ScoreRows, check_range
 from logel.policies.fisher import BlockFisher, DenseFisher, Fisher
 from logel.policies.layers import FeatureMap, Layers, LinearPolicy
-from logel.types import Array, Float
+from logel.types import FORBIDDEN, Array, Flags, Float
+
+LegalActions = Callable[[Array], npt.ArrayLike]
+"""Maps N observations to which actions are legal in each, shape (N, n_actions)."""
 
 
 class SoftmaxPolicy(Policy):
-    """Families over finitely many actions; `outputs` are logits, shape (N, n_actions)."""
+    """Families over finitely many actions; `outputs` are logits, shape (N, n_actions).
+
+    Illegal actions have the logit `FORBIDDEN`: their probability is exactly zero.
+    """
 
     discrete_actions: ClassVar[bool] = True
     n_actions: int
+
+    def legal_actions(self, observations: Array) -> Flags | None:
+        """Which actions are legal in each of N observations, (N, n_actions); None: all are."""
+        return None
 
     @property
     def worlds(self) -> tuple[str, ...]:
@@ -39,6 +50,23 @@ class SoftmaxPolicy(Policy):
                 f"discrete actions must be flat, but have shape {stage.actions.shape}: use .ravel()"
             )
         check_range(stage, "action", stage.actions, self.n_actions)
+        self._check_legal(stage)
+
+    def _check_legal(self, stage: Stage) -> None:
+        """Refuse actions that were taken where they are not legal."""
+        legal = self.legal_actions(stage.observations)
+        if legal is None:
+            return
+        bad = ~legal[np.arange(stage.n_steps), stage.actions]
+        if bad.any():
+            row = int(np.argmax(bad))
+            seen = stage.observations[row]
+            where = f"state {seen}" if seen.ndim == 0 else "what was observed"
+            options = np.flatnonzero(legal[row]).tolist()
+            raise PolicyError(
+                f"{stage.place(row)}: action {stage.actions[row]} is illegal in {where}, where "
+                f"{options} are legal: correct the data, or say in legal= that it can be done"
+            )
 
     def prepare_actions(self, actions: Array) -> Tensor:
         """Actions as an integer tensor, shape (N,)."""
@@ -104,8 +132,10 @@ class SoftmaxPolicy(Policy):
         movement = np.zeros_like(p)
         if following is not None:
             # The log-ratio is the difference of logits up to a function of the state.
-            change = (following - following[:, -1:]) - (outputs - outputs[:, -1:])
-            movement = np.einsum("nab,nb->na", information, change[:, :-1])
+            # Where the last action is illegal it does not move, and the others' mean is taken out.
+            change = following - outputs
+            relative = change - change[:, -1:]
+            movement = np.einsum("nab,nb->na", information, relative[:, :-1])
         return ScoreRows(np.eye(self.n_actions)[actions, :-1] - p, information, movement), None
 
     def completed(self, theta: Tensor, values: Tensor) -> Tensor:
@@ -120,20 +150,61 @@ class SoftmaxPolicy(Policy):
 
 @dataclass(frozen=True)
 class TabularSoftmax(SoftmaxPolicy):
-    """One logit per state and action; the last action's logit is fixed at 0.
+    """One logit per state and action, but one per state, which is fixed at 0.
 
-    theta is state-major: d = n_states * (n_actions - 1).
+    theta is state-major, d = n_states * (n_actions - 1): the last action's logit is 0. Where
+    `legal` says what can be done in which state, theta holds the legal actions but the last of
+    every state, in the order of their numbers: d is the number of legal pairs less the number of
+    states. A state with one legal action has no parameter, costs nothing and tells nothing.
+
+    Attributes:
+        n_states: Number S of states.
+        n_actions: Number A of actions.
+        device: Where tensors live.
+        legal: Which actions are legal in which state, booleans of shape (S, A); None: all are.
     """
 
     convex: ClassVar[bool] = True
     n_states: int
     n_actions: int
     device: str = "cpu"
+    # Told apart by `_same`: arrays cannot be compared in one go.
+    legal: Flags | None = field(default=None, compare=False, repr=False)
+    _same: bytes = field(default=b"", init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.legal is None:
+            return
+        legal = np.array(self.legal)
+        if legal.shape != (self.n_states, self.n_actions) or legal.dtype != bool:
+            raise OptionError(
+                f"legal must be booleans of shape ({self.n_states}, {self.n_actions}), one row "
+                f"per state, but has {legal.dtype} of shape {legal.shape}"
+            )
+        stuck = ~legal.any(axis=1)
+        if stuck.any():
+            raise OptionError(
+                f"legal leaves no action in state {int(np.argmax(stuck))}: where nobody acts, as "
+                "after the end of an episode, give any one action"
+            )
+        legal.setflags(write=False)
+        self.__dict__.update(legal=legal, _same=legal.tobytes())  # frozen for everyone else
+
+    @cached_property
+    def free(self) -> npt.NDArray[np.int64]:
+        """Places of the parameters in the flat table of logits (S A,), in the order of theta."""
+        free = np.ones((self.n_states, self.n_actions), dtype=bool)
+        last = np.full(self.n_states, self.n_actions - 1)
+        if self.legal is not None:
+            free &= self.legal
+            last -= np.argmax(self.legal[:, ::-1], axis=1)
+        free[np.arange(self.n_states), last] = False
+        return np.flatnonzero(free)
 
     @property
     def n_parameters(self) -> int:
         """Number d of parameters."""
-        return self.n_states * (self.n_actions - 1)
+        return len(self.free)
 
     @property
     def worlds(self) -> tuple[str, ...]:
@@ -150,9 +221,12 @@ class TabularSoftmax(SoftmaxPolicy):
         """Sums over rows go straight into the table."""
         return 4
 
-    def check(self, stage: Stage) -> None:
-        """Raise PolicyError, naming the episode, when a stage cannot come from this family."""
-        super().check(stage)
+    def legal_actions(self, observations: Array) -> Flags | None:
+        """Which actions are legal in each of N states, (N, n_actions); None: all are."""
+        return None if self.legal is None else self.legal[np.asarray(observations)]
+
+    def _check_legal(self, stage: Stage) -> None:
+        """Refuse what is no state of the table, and actions that are not legal there."""
         signature = stage.signature
         if not signature.discrete_observations or signature.observation_shape != ():
             raise PolicyError(
@@ -160,6 +234,7 @@ class TabularSoftmax(SoftmaxPolicy):
                 f"{signature.observation_shape}"
             )
         check_range(stage, "state", stage.observations, self.n_states)
+        super()._check_legal(stage)
 
     def prepare_observations(self, observations: Array) -> Tensor:
         """States as an integer tensor, shape (N,)."""
@@ -182,7 +257,14 @@ class TabularSoftmax(SoftmaxPolicy):
 
     def table(self, theta: Tensor) -> Tensor:
         """Logits of all states, shape (n_states, n_actions)."""
-        return self.completed(theta, theta.reshape(self.n_states, self.n_actions - 1))
+        if self.legal is None:
+            return self.completed(theta, theta.reshape(self.n_states, self.n_actions - 1))
+        base = self.tensor(np.where(self.legal, 0.0, FORBIDDEN)).to(theta.dtype)
+        return base.reshape(-1).index_copy(0, self._free_tensor, theta).reshape(base.shape)
+
+    @property
+    def _free_tensor(self) -> Tensor:
+        return torch.as_tensor(self.free, device=self.device)
 
     def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
         """Logits, shape (N, n_actions)."""
@@ -190,10 +272,10 @@ class TabularSoftmax(SoftmaxPolicy):
 
     def scores(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
         """Gradient of each row's log-probability, shape (N, d)."""
-        rows = theta.new_zeros(len(actions), self.n_states, self.n_actions - 1)
+        rows = theta.new_zeros(len(actions), self.n_states, self.n_actions)
         scores, _ = self.output_scores(self.outputs(theta, observations), actions)
-        rows[torch.arange(len(actions), device=self.device), observations] = scores[:, :-1]
-        return rows.reshape(len(actions), -1)
+        rows[torch.arange(len(actions), device=self.device), observations] = scores
+        return rows.reshape(len(actions), -1)[:, self._free_tensor]
 
     def vjp(
         self, theta: Tensor, observations: Tensor, actions: Tensor, cotangents: Tensor
@@ -205,13 +287,21 @@ class TabularSoftmax(SoftmaxPolicy):
         taken = sums.reshape(self.n_states, self.n_actions, q)
         p = torch.softmax(self.table(theta), dim=-1)
         result = taken - p[:, :, None] * taken.sum(dim=1, keepdim=True)
-        return result[:, :-1].reshape(-1, q)
+        return result.reshape(-1, q)[self._free_tensor]
 
     def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
         """Information about theta: one block per state."""
         visits = torch.bincount(observations, weights=counts, minlength=self.n_states)
-        blocks = visits[:, None, None] * self._free_information(self.table(theta))
-        return BlockFisher(blocks.cpu().numpy())
+        if self.legal is None:
+            blocks = visits[:, None, None] * self._free_information(self.table(theta))
+            return BlockFisher(blocks.cpu().numpy())
+        p = torch.softmax(self.table(theta), dim=-1)
+        information = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+        keep = torch.zeros_like(p).reshape(-1)
+        keep[self._free_tensor] = 1.0
+        keep = keep.reshape(p.shape)
+        kept = visits[:, None, None] * keep[:, :, None] * keep[:, None, :] * information
+        return BlockFisher(kept.cpu().numpy(), self.free)
 
 
 @dataclass(frozen=True)
@@ -225,12 +315,16 @@ class LinearSoftmax(LinearPolicy, SoftmaxPolicy):
         n_actions: Number of actions.
         feature_map: Maps N observations to (N, n_features); None uses the observations themselves.
         device: Where tensors live.
+        legal: Maps N observations to which actions are legal in each, booleans (N, n_actions);
+            None: all are. Where the last action is illegal, the others' logits still are relative
+            to its own, which is 0. Prepared observations carry what is legal behind the features.
     """
 
     n_features: int
     n_actions: int
     feature_map: FeatureMap | None = None
     device: str = "cpu"
+    legal: LegalActions | None = None
 
     @property
     def n_parameters(self) -> int:
@@ -252,13 +346,59 @@ class LinearSoftmax(LinearPolicy, SoftmaxPolicy):
         """One layer, to all logits but the last."""
         return Layers((self.n_features, self.n_actions - 1), inputs_first=True)
 
+    def legal_actions(self, observations: Array) -> Flags | None:
+        """Which actions are legal in each of N observations, (N, n_actions); None: all are."""
+        if self.legal is None:
+            return None
+        return checked_legal(self.legal(observations), (len(observations), self.n_actions))
+
+    def prepare_observations(self, observations: Array) -> Tensor:
+        """State features (N, n_features) and, if not all is legal, what is, (N, n_actions)."""
+        features, legal = super().prepare_observations(observations), self.legal_actions
+        flags = legal(observations)
+        return features if flags is None else torch.cat([features, self.tensor(flags)], dim=1)
+
+    def state_features(self, observations: Array) -> Float:
+        """What logits are linear in, shape (N, n_features)."""
+        return np.asarray(super().prepare_observations(observations).cpu().numpy())
+
+    def layer_inputs(self, observations: Tensor) -> Tensor:
+        """State features out of prepared observations."""
+        return observations[:, : self.n_features]
+
+    def limited(self, outputs: Tensor, observations: Tensor) -> Tensor:
+        """Logits with those of illegal actions at `FORBIDDEN`."""
+        return (
+            outputs if self.legal is None else barred(outputs, observations[:, self.n_features :])
+        )
+
     def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
         """Information about theta, dense."""
         inner = self._free_information(self.outputs(theta, observations))
         weight, k = self._counts(observations, counts), self.n_actions - 1
+        observations = self.layer_inputs(observations)
         matrix = torch.empty(self.n_features, k, self.n_features, k, dtype=inner.dtype)
         for a in range(k):
             for b in range(a + 1):
                 block = observations.T @ ((weight * inner[:, a, b])[:, None] * observations)
                 matrix[:, a, :, b] = matrix[:, b, :, a] = block.cpu()
         return DenseFisher(matrix.reshape(self.n_parameters, -1).numpy())
+
+
+def checked_legal(values: npt.ArrayLike, shape: tuple[int, int]) -> Flags:
+    """What somebody says is legal in N observations, if it can be."""
+    legal = np.asarray(values)
+    if legal.shape != shape or legal.dtype != bool:
+        raise PolicyError(
+            f"legal must give booleans of shape {shape}, one row per observation, but gives "
+            f"{legal.dtype} of shape {legal.shape}"
+        )
+    if not legal.any(axis=1).all():
+        row = int(np.argmin(legal.any(axis=1)))
+        raise PolicyError(f"legal leaves no action in row {row}: every state needs at least one")
+    return legal
+
+
+def barred(logits: Tensor, legal: Tensor) -> Tensor:
+    """Logits (N, n_actions) with those of illegal actions, (N, n_actions), at `FORBIDDEN`."""
+    return torch.where(legal > 0, logits, torch.full_like(logits, FORBIDDEN))

@@ -14,9 +14,13 @@ from typing import Any
 from logel.data.folder import write_atomically
 from logel.data.history import LearningHistory
 from logel.errors import FormatError, OptionError
+from logel.inference.answers import Answer, load_answer
+from logel.inference.contrast import Contrast
 from logel.inference.estimate import RewardEstimate
+from logel.inference.group import GroupEstimate
 from logel.report.page_data import page_data
 from logel.report.page_figures import estimate_figures
+from logel.report.page_forest import contrast_page, forest_data
 from logel.report.page_parts import PNG, assemble, image, section, table
 from logel.report.safe_text import clean, escape, plain
 from logel.report.study_page import find_studies, study_page
@@ -26,6 +30,7 @@ _TITLE = "What the learner wants"
 # Title and lead of every section with figures.
 _SECTIONS = {
     "weights": ("What it wants", ""),
+    "learners": ("Who says so", ""),
     "map": ("Where it is paid", ""),
     "identified": ("What the data can tell, and what not", ""),
     "stages": (
@@ -46,9 +51,14 @@ def estimate_page(
     *,
     features: FeatureFunction | None = None,
     picture: bytes | None = None,
+    group: GroupEstimate | None = None,
 ) -> str:
-    """The page of an estimate, as HTML; see `write_report`."""
+    """The page of an estimate, as HTML; see `write_report`.
+
+    With `group`, the estimate is its mean, and its single learners are shown.
+    """
     data = plain(page_data(estimate, history, features=features))
+    data["forest"] = plain(forest_data(estimate, group))
     figures = estimate_figures(data)
     if picture is not None:
         if not picture.startswith(PNG):
@@ -67,7 +77,7 @@ def estimate_page(
 
 
 def write_report(
-    result: RewardEstimate | str | PathLike[str],
+    result: Answer | str | PathLike[str],
     out: str | PathLike[str] = "report.html",
     *,
     history: LearningHistory | None = None,
@@ -77,8 +87,9 @@ def write_report(
     """Write the report of an estimate, of an estimate's file, or of a study's folder.
 
     Args:
-        result: An estimate; or the path of one (`estimate.json`, or a folder with such a file); or
-            a folder written by `logel reproduce`.
+        result: An estimate of one learner, several, or a group; a contrast; or the path of one
+            (`estimate.json`, or a folder with such a file); or a folder written by
+            `logel reproduce`.
         out: The page to write.
         history: The history behind the estimate: adds the stages and, in small discrete worlds,
             maps. Of no use for studies, like the rest.
@@ -93,24 +104,26 @@ def write_report(
         raise OptionError(f"cannot write the report: there is no folder {target.parent}")
     if target.is_dir():
         raise OptionError(f"cannot write the report: {target} is a folder; name a file")
-    found = result if isinstance(result, RewardEstimate) else _load(Path(result), target)
+    found = _load(Path(result), target) if isinstance(result, str | PathLike) else result
     if isinstance(found, RewardEstimate):
         page = estimate_page(found, history, features=features, picture=picture)
     elif history is not None:
-        raise OptionError(f"{result} is a study, not an estimate: leave out the history")
+        raise OptionError("only an estimate of one history has a history: leave it out")
+    elif isinstance(found, GroupEstimate):
+        page = estimate_page(found.mean, picture=picture, group=found)
     else:
-        page = study_page(found)
+        page = contrast_page(found) if isinstance(found, Contrast) else study_page(found)
     write_atomically(target, page.encode())
     return target
 
 
-def _load(path: Path, target: Path) -> RewardEstimate | Sequence[Path]:
-    """The estimate at a path, or the folders of the studies there."""
+def _load(path: Path, target: Path) -> Answer | Sequence[Path]:
+    """The answer at a path, or the folders of the studies there."""
     if path.is_dir() and (path / "estimate.json").is_file():
         path = path / "estimate.json"
     if target.exists() and target.samefile(path):
         raise OptionError(f"the report would replace the estimate {path}: name another file")
-    return find_studies(path) if path.is_dir() else RewardEstimate.load(path)
+    return find_studies(path) if path.is_dir() else load_answer(path)
 
 
 def _hero(data: dict[str, Any]) -> str:

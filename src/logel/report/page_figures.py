@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from logel.report.page_course import course_figure
+from logel.report.page_forest import forest_figures
 from logel.report.page_parts import choice, figure
 from logel.report.safe_text import NOTHING, escape, listed, number
 
@@ -29,6 +30,7 @@ def estimate_figures(data: Data) -> dict[str, list[str]]:
     """The figures by section; a section without any is left out of the page."""
     return {
         "weights": [_weights(data)],
+        "learners": [] if data["forest"] is None else forest_figures(data["forest"]),
         "map": [] if data["map"] is None else [_map(data["map"])],
         "identified": _identified(data),
         "stages": [] if data["stages"] is None else _stages(data),

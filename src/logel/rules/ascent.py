@@ -11,18 +11,22 @@ gradients (Adam). What the stages show, and the landscape around any parameters,
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import numpy as np
 
 from logel.rules.rule import Prediction, Rule
 from logel.types import Float
 from logel.worlds.base import Landscape, World
+from logel.worlds.products import Linearised
 
 
 class Ascent(Rule):
     """Common to all that climb; subclasses say on which landscape."""
 
     keeps_scale = True
+    climbs: ClassVar[str] = ""
+    """Which landscape a world may have in products; none for those that make one of their own."""
 
     def __init__(self, world: World, rates: Float | None = None) -> None:
         super().__init__(world, rates)
@@ -60,20 +64,34 @@ class Ascent(Rule):
         q, (m, d) = self.n_features, states.shape
         weights, rates = parameters[:q], self.rates_of(parameters, m)
         around = self.landscape(states, weights, curved=not states_known)
-        step = rates[:, None] * (around.design @ weights)
-        # The derivative of (1 + t)^-decay w.r.t. the decay.
-        fading = -step * np.log1p(np.arange(m))[:, None]
+        step, design = self._step(around.design, weights, rates)
         transition = np.zeros((m, 0, 0))
         if not states_known:
             slope = 0.0 if around.curvature is None else rates[:, None, None] * around.curvature
             transition = np.broadcast_to(np.eye(d) + slope, (m, d, d))
-        design = rates[:, None, None] * around.design
         return Prediction(
             following=states + step,
             transition=transition,
-            design=np.concatenate([design, fading[..., None]], axis=2),
+            design=design,
             shape=self._everywhere(around.noise),
         )
+
+    def linearised(self, states: Float, parameters: Float) -> Linearised:
+        """One step up in products, where the world has them."""
+        weights, rates = parameters[: self.n_features], self.rates_of(parameters, len(states))
+        around = self.world.climb(self.climbs, states, weights) if self.climbs else None
+        if around is None:
+            return super().linearised(states, parameters)
+        step, design = self._step(around.design, weights, rates)
+        return Linearised(states + step, around.transition(rates), design, around.noise)
+
+    def _step(self, slope: Float, weights: Float, rates: Float) -> tuple[Float, Float]:
+        """Steps (m, d) and their derivative w.r.t. all parameters, (m, d, q + 1)."""
+        step = rates[:, None] * (slope @ weights)
+        # The derivative of (1 + t)^-decay w.r.t. the decay.
+        fading = -step * np.log1p(np.arange(len(rates)))[:, None]
+        design = rates[:, None, None] * slope
+        return step, np.concatenate([design, fading[..., None]], axis=2)
 
     def _everywhere(self, shape: Float) -> Float:
         """A trace of noise in every direction keeps sampled covariances invertible."""
@@ -89,6 +107,7 @@ class Gradient(Ascent):
     """The paper's learner: theta + rate * Psi @ weights."""
 
     name = "gradient"
+    climbs = "gradient"
 
     def landscape(self, states: Float, weights: Float, *, curved: bool) -> Landscape:
         """The world's own."""
@@ -99,6 +118,7 @@ class NaturalGradient(Ascent):
     """Natural gradient: every step is measured by how much it changes the policy."""
 
     name = "natural gradient"
+    climbs = "natural"
 
     def landscape(self, states: Float, weights: Float, *, curved: bool) -> Landscape:
         """The world's own, in units of the policy's change."""

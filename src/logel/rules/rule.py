@@ -22,6 +22,7 @@ import numpy as np
 
 from logel.types import Float
 from logel.worlds.base import Observation, World
+from logel.worlds.products import Apart, DenseTransition, Linearised, StepNoise
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,8 @@ class Rule(ABC):
     """Whether the state is a whole table of values, which a policy shows only up to a potential."""
     keeps_scale: ClassVar[bool] = False
     """Whether known learning rates give the weights a scale."""
+    apart: ClassVar[bool] = False
+    """Whether the blocks of a state never meet: what each does depends on itself alone."""
     second_start: bool = False
 
     def __init__(self, world: World, rates: Float | None = None) -> None:
@@ -85,6 +88,21 @@ class Rule(ABC):
 
         With `states_known` the derivative w.r.t. the states is not needed and may be empty.
         """
+
+    @property
+    def block_width(self) -> int:
+        """Size of the equal parts of a state that actions speak of independently."""
+        return self.state_dim // self.world.n_blocks
+
+    def linearised(self, states: Float, parameters: Float) -> Linearised:
+        """What `predict` says, in products; rules that can say it without d x d arrays do."""
+        found, width = self.predict(states, parameters), self.block_width
+        return Linearised(
+            found.following,
+            DenseTransition(found.transition, width),
+            found.design,
+            StepNoise.dense(found.shape, width),
+        )
 
     def as_policy(self, states: Float) -> Float:
         """Parameters (..., d) of the policies behind states (..., D)."""
@@ -116,6 +134,7 @@ class RandomWalk(Rule):
     """Parameters that drift without any reward: the null every rule must beat."""
 
     name = "random walk"
+    apart = True
 
     def following(self, states: Float, parameters: Float) -> Float:
         """Stay where you are."""
@@ -128,3 +147,9 @@ class RandomWalk(Rule):
         m, d = states.shape
         identity = self.identity(m)
         return Prediction(states, identity, np.zeros((m, d, self.n_features)), identity)
+
+    def linearised(self, states: Float, parameters: Float) -> Linearised:
+        """The same in products."""
+        (m, d), s, width = states.shape, self.world.n_blocks, self.block_width
+        design = np.zeros((m, d, self.n_features))
+        return Linearised(states, Apart.staying(m, s, width), design, StepNoise.even(m, s, width))

@@ -12,8 +12,10 @@ import numpy as np
 from scipy.special import logsumexp, softmax
 
 from logel.rules.rule import Prediction, RandomWalk, Rule
-from logel.types import Float
+from logel.types import FORBIDDEN, Float
 from logel.worlds.base import Observation, World
+from logel.worlds.legal import LegalWorld, restricted
+from logel.worlds.products import Linearised, StepNoise, ThroughValues
 from logel.worlds.table import TabularWorld, observe_counts, relative
 
 
@@ -24,7 +26,7 @@ class SoftPolicy(Rule):
     """
 
     name = "soft policy iteration"
-    world: TabularWorld
+    world: TabularWorld | LegalWorld
     # One step may lead anywhere: a random walk's path, which is smooth, can be a bad start.
     second_start = True
 
@@ -39,42 +41,75 @@ class SoftPolicy(Rule):
         found = self.world.evaluate(states, parameters[: self.n_features], entropy=True)
         return Prediction(found.values, found.slope, found.design, self.identity(len(states)))
 
+    def linearised(self, states: Float, parameters: Float) -> Linearised:
+        """The same in products."""
+        if isinstance(self.world, LegalWorld):
+            return super().linearised(states, parameters)
+        found = self.world.evaluate(states, parameters[: self.n_features], entropy=True)
+        noise = StepNoise.even(len(states), self.world.n_states, self.block_width)
+        return Linearised(found.values, found.transition(0.0, 1.0), found.design, noise)
+
 
 class ValueRule(Rule):
     """Rules whose state is the whole table of values, D = S A."""
 
     keeps_values = True
-    world: TabularWorld
+    world: TabularWorld | LegalWorld
 
     def __init__(self, world: World, rates: Float | None = None) -> None:
         super().__init__(world, rates)
-        self.state_dim = self.world.n_states * self.world.n_actions
+        self.model = self.world.table
+        self.n_pairs = self.model.n_states * self.model.n_actions
+        self.state_dim = len(np.arange(self.n_pairs)[self.world.legal_pairs])
 
     def table(self, states: Float) -> Float:
-        """Values of states (..., D), shape (..., S, A)."""
-        return states.reshape(*states.shape[:-1], self.world.n_states, self.world.n_actions)
+        """Values of states (..., D), shape (..., S, A), those of illegal actions out of reach."""
+        whole = np.full((*states.shape[:-1], self.n_pairs), FORBIDDEN)
+        whole[..., self.world.legal_pairs] = states
+        return whole.reshape(*states.shape[:-1], self.model.n_states, self.model.n_actions)
+
+    def legal(self, tables: Float) -> Float:
+        """Entries (m, D, ...) of the legal pairs in tables (m, S, A, ...)."""
+        return tables.reshape(len(tables), self.n_pairs, *tables.shape[3:])[
+            :, self.world.legal_pairs
+        ]
+
+    def by_pairs(self, slope: Float) -> Float:
+        """Derivatives (m, D, D) between legal pairs, for those (m, S, A, S, A) between all."""
+        square = slope.reshape(len(slope), self.n_pairs, self.n_pairs)
+        return square[:, self.world.legal_pairs][:, :, self.world.legal_pairs]
 
     def probabilities(self, states: Float) -> Float:
         """Action probabilities, shape (..., S, A)."""
         return np.asarray(softmax(self.table(states), axis=-1))
 
+    def through(self, slope: Float, keep: Float, gain: Float) -> ThroughValues:
+        """Transitions by way of the value of what follows; its slope is that of a state's own."""
+        return ThroughValues(self.model.expectation, slope, None, keep, gain, relative=False)
+
     def observe(self, stage: int, state: Float) -> Observation:
         """Actions are counted by state; each state's are multinomial."""
-        return observe_counts(self.world.counts[stage], self.table(state), whole=True)
+        seen = observe_counts(self.model.counts[stage], self.table(state), whole=True)
+        pairs = self.world.legal_pairs
+        return seen if isinstance(pairs, slice) else restricted(seen, pairs)
 
     def log_likelihood(self, states: Float) -> float:
         """Of all stages' actions along a path (m + 1, D)."""
-        return self.world.log_likelihood_of(self.table(states))
+        return self.model.log_likelihood_of(self.table(states))
 
     def as_policy(self, states: Float) -> Float:
         """Logits relative to the last action."""
-        return relative(self.table(states)).reshape(*states.shape[:-1], -1)
+        whole = relative(self.table(states)).reshape(*states.shape[:-1], -1)
+        return np.asarray(whole[..., self.world.free])
 
     def from_policy(self, policies: Float) -> Float:
         """Values that average zero in every state."""
         logits = self.world.logits(policies)
-        centred = logits - logits.mean(axis=-1, keepdims=True)
-        return np.asarray(centred.reshape(*policies.shape[:-1], -1))
+        held = logits > FORBIDDEN / 2
+        mean = np.where(held, logits, 0.0).sum(axis=-1, keepdims=True)
+        centred = logits - mean / held.sum(axis=-1, keepdims=True)
+        whole = centred.reshape(*policies.shape[:-1], -1)
+        return np.asarray(whole[..., self.world.legal_pairs])
 
 
 class DriftingValues(ValueRule, RandomWalk):
@@ -90,23 +125,35 @@ class SoftValue(ValueRule):
 
     def following(self, states: Float, parameters: Float) -> Float:
         """One soft backup."""
-        w = self.world
+        w = self.model
         value = np.asarray(logsumexp(self.table(states), axis=-1))
         backup = w.features @ parameters[: w.n_features] + w.gamma * w.expect(value)
-        return backup.reshape(states.shape)
+        return self.legal(backup)
 
     def predict(
         self, states: Float, parameters: Float, *, states_known: bool = False
     ) -> Prediction:
         """One soft backup, with derivatives."""
-        w, (m, d) = self.world, states.shape
+        w, (m, d) = self.model, states.shape
         policy = self.probabilities(states)
         slope = w.gamma * w.flat_transitions[None, :, :, None] * policy[:, None]
         return Prediction(
             following=self.following(states, parameters),
-            transition=slope.reshape(m, d, d),
-            design=np.broadcast_to(w.features.reshape(1, d, -1), (m, d, w.n_features)),
+            transition=self.by_pairs(slope),
+            design=np.broadcast_to(self.legal(w.features[None]), (m, d, w.n_features)),
             shape=self.identity(m),
+        )
+
+    def linearised(self, states: Float, parameters: Float) -> Linearised:
+        """The same in products."""
+        if isinstance(self.world, LegalWorld):
+            return super().linearised(states, parameters)
+        w, (m, d) = self.world, states.shape
+        return Linearised(
+            self.following(states, parameters),
+            self.through(self.probabilities(states), np.zeros(1), np.full(1, w.gamma)),
+            np.broadcast_to(w.features.reshape(1, d, -1), (m, d, w.n_features)),
+            StepNoise.even(m, w.n_states, w.n_actions),
         )
 
 
@@ -137,30 +184,52 @@ class QLearning(ValueRule):
     def following(self, states: Float, parameters: Float) -> Float:
         """The expected update of a run."""
         share, _, difference = self._update(states, parameters)
-        return states + (share * difference).reshape(states.shape)
+        return states + share * difference
 
     def predict(
         self, states: Float, parameters: Float, *, states_known: bool = False
     ) -> Prediction:
         """The expected update of a run; the visits' own dependence on Q is left out."""
-        w, (m, d) = self.world, states.shape
+        w, (m, d) = self.model, states.shape
         share, visits, difference = self._update(states, parameters)
-        moved = share.reshape(m, d, 1)
         best = np.eye(w.n_actions)[self.table(states).argmax(axis=-1)]
         slope = w.gamma * w.flat_transitions[None, :, :, None] * best[:, None]
-        transition = moved * slope.reshape(m, d, d)
+        transition = share[..., None] * self.by_pairs(slope)
         index = np.arange(d)
-        transition[:, index, index] += 1 - moved[..., 0]
-        own = ((1 - share) * visits * difference).reshape(m, d, 1)
-        design = np.concatenate([moved * w.features.reshape(1, d, -1), own, moved], axis=2)
-        spread = (share * difference**2).reshape(m, d)
+        transition[:, index, index] += 1 - share
+        design, spread = self._design(share, visits, difference)
         shape = np.zeros((m, d, d))
-        shape[:, index, index] = spread + 0.2 * spread.mean(axis=1, keepdims=True) + 1e-6
-        return Prediction(states + (share * difference).reshape(m, d), transition, design, shape)
+        shape[:, index, index] = spread
+        return Prediction(states + share * difference, transition, design, shape)
+
+    def linearised(self, states: Float, parameters: Float) -> Linearised:
+        """The same in products."""
+        if isinstance(self.world, LegalWorld):
+            return super().linearised(states, parameters)
+        w = self.model
+        share, visits, difference = self._update(states, parameters)
+        best = np.eye(w.n_actions)[self.table(states).argmax(axis=-1)]
+        design, spread = self._design(share, visits, difference)
+        blocks = self.table(spread)[..., None] * np.eye(w.n_actions)
+        moved = self.table(share)
+        return Linearised(
+            states + share * difference,
+            self.through(best, 1 - moved, w.gamma * moved),
+            design,
+            StepNoise(blocks),
+        )
+
+    def _design(self, share: Float, visits: Float, difference: Float) -> tuple[Float, Float]:
+        """Derivative w.r.t. the parameters, (m, D, q + 2), and variances of the update, (m, D)."""
+        moved, own = share[..., None], ((1 - share) * visits * difference)[..., None]
+        features = moved * self.legal(self.model.features[None])
+        spread = share * difference**2
+        spread = spread + 0.2 * spread.mean(axis=1, keepdims=True) + 1e-6
+        return np.concatenate([features, own, moved], axis=2), spread
 
     def _update(self, states: Float, parameters: Float) -> tuple[Float, Float, Float]:
-        """Share of the temporal difference, visits, temporal differences; each (m, S, A)."""
-        w, values = self.world, self.table(states)
+        """Share of the temporal difference, visits, temporal differences; each (m, D)."""
+        w, values = self.model, self.table(states)
         policy = self.probabilities(states)
         kernel = np.einsum("msa,sat->mst", policy, w.transitions).transpose(0, 2, 1)
         uniform = np.full((len(states), w.n_states, 1), self.restart / w.n_states)
@@ -169,4 +238,5 @@ class QLearning(ValueRule):
         visits = np.exp(parameters[w.n_features]) * occupancy[..., None] * policy
         target = w.features @ parameters[: w.n_features] + parameters[w.n_features + 1]
         target = target + w.gamma * w.expect(values.max(axis=-1))
-        return 1 - np.exp(-visits), visits, target - values
+        visits = self.legal(visits)
+        return 1 - np.exp(-visits), visits, self.legal(target) - states

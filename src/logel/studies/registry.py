@@ -10,7 +10,9 @@ from logel.studies import (
     accuracy_worlds,
     audit,
     audit_wrong,
+    cohort,
     crossroad,
+    foragers,
     gridworld,
     hopper,
     lunarlander,
@@ -37,7 +39,9 @@ STUDIES = {
         reacher.STUDY,
         audit.STUDY,
         audit_wrong.STUDY,
+        foragers.STUDY,
         lunarlander.STUDY,
+        cohort.STUDY,
     )
 }
 GROUPS = {

@@ -13,8 +13,10 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from logel.types import Array, Float
+from logel.worlds.products import Climb
 
 # Groups of episodes left out of a pooled world in turn: each costs a fit.
 N_GROUPS = 10
@@ -101,9 +103,22 @@ class World(ABC):
     def n_parameters(self) -> int:
         """Number d of policy parameters."""
 
+    @property
+    def n_blocks(self) -> int:
+        """Equal parts of the parameters that actions speak of independently."""
+        return 1
+
+    def spread_out(self, k: int) -> npt.NDArray[np.int64]:
+        """Each block's team of k, shape (n_blocks,): those of a team have little to do together."""
+        return np.arange(self.n_blocks) % k
+
     @abstractmethod
     def with_features(self, basis: Float) -> Self:
         """The same world with features multiplied by a matrix, shape (q, k)."""
+
+    @abstractmethod
+    def with_actions_of(self, other: Self) -> Self:
+        """This world, with another's stages to explain."""
 
     @abstractmethod
     def observe(self, stage: int, parameters: Float) -> Observation:
@@ -123,6 +138,13 @@ class World(ABC):
     @abstractmethod
     def natural(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
         """The same in units of how much the policy changes: the inverse information times it."""
+
+    def climb(self, kind: str, parameters: Float, weights: Float) -> Climb | None:
+        """The landscape "gradient" or "natural" in products, where the world has it so.
+
+        It has the curvature in it, and no array of order d x d.
+        """
+        return None
 
     def at(self, parameters: Float) -> Self:
         """The world with what it holds fixed inside a round renewed at parameters (m, d)."""

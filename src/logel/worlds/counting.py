@@ -7,6 +7,7 @@ the policy is a stage's own.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from scipy.special import gammaln
 from logel.data.stage import Stage
 from logel.errors import HistoryError, PolicyError
 from logel.policies.softmax import TabularSoftmax
-from logel.types import Float
+from logel.types import Flags, Float
 from logel.worlds.own_episodes import features_to_go, following_observations
 from logel.worlds.table import TabularWorld
 
@@ -23,12 +24,26 @@ from logel.worlds.table import TabularWorld
 _CONCENTRATIONS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 
-def pool_world(stages: Iterable[Stage], policy: TabularSoftmax, *, gamma: float) -> TabularWorld:
+@dataclass(frozen=True, eq=False)
+class KnownRows:
+    """What is known of a world before anything is counted."""
+
+    outcomes: Float  # P(s' | s, a), termination last, shape (S, A, S + 1)
+    known: Flags  # of which pairs, shape (S, A)
+
+
+def pool_world(
+    stages: Iterable[Stage],
+    policy: TabularSoftmax,
+    *,
+    gamma: float,
+    known: KnownRows | None = None,
+) -> TabularWorld:
     """Estimate the world from the episodes (with features) of all stages.
 
     A pair seen n times gets its own frequencies with weight n / (n + c) and, for the rest, where
     its state leads under any action; c maximises the evidence. Features of a pair are shrunk in
-    the same way to the mean feature of the states it leads to.
+    the same way to the mean feature of the states it leads to. What is known is not counted.
     """
     s, a = policy.n_states, policy.n_actions
     counts: list[Float] = []
@@ -58,7 +73,8 @@ def pool_world(stages: Iterable[Stage], policy: TabularSoftmax, *, gamma: float)
         longest = max(longest, int(stage.lengths.max()))
     if paid is None or arrived is None:
         raise HistoryError("a world cannot be pooled from no stage at all")
-    transitions, features = _smoothed(outcomes, np.stack(counts).sum(axis=0), paid, arrived)
+    visits = np.stack(counts).sum(axis=0)
+    transitions, features = _smoothed(outcomes, visits, paid, arrived, known)
     return TabularWorld(
         transitions=transitions,
         features=features,
@@ -113,7 +129,9 @@ def _episode_sums(
     return result.reshape(stage.n_episodes, n_states, n_actions, -1)
 
 
-def _smoothed(outcomes: Float, visits: Float, paid: Float, arrived: Float) -> tuple[Float, Float]:
+def _smoothed(
+    outcomes: Float, visits: Float, paid: Float, arrived: Float, known: KnownRows | None
+) -> tuple[Float, Float]:
     """Transitions (S, A, S) and features (S, A, q), shrunk where little was seen."""
     s = outcomes.shape[0]
     seen = outcomes.sum(axis=2)
@@ -123,10 +141,15 @@ def _smoothed(outcomes: Float, visits: Float, paid: Float, arrived: Float) -> tu
     fallback /= fallback.sum(axis=1, keepdims=True)
     fallback = 0.999 * fallback + 0.001 / (s + 1)
 
+    # Rows that are known need no shrinking, and say nothing of how much the others do; what was
+    # never seen adds nothing to the evidence either.
+    asked = np.ones(seen.shape, dtype=bool) if known is None else ~known.known
+    happened = np.nonzero(outcomes * asked[:, :, None])
+    expected, times, often = fallback[happened[0], happened[2]], outcomes[happened], seen[asked]
+
     def evidence(c: float) -> float:
-        prior = c * fallback[:, None, :]
-        gain = (gammaln(prior + outcomes) - gammaln(prior)).sum()
-        return float(gain + (gammaln(c) - gammaln(c + seen)).sum())
+        gain = (gammaln(c * expected + times) - gammaln(c * expected)).sum()
+        return float(gain + (gammaln(c) - gammaln(c + often)).sum())
 
     c = max(_CONCENTRATIONS, key=evidence)
     if outcomes[:, :, s].sum() == 0:
@@ -134,6 +157,8 @@ def _smoothed(outcomes: Float, visits: Float, paid: Float, arrived: Float) -> tu
         fallback[:, s] = 0.0
         fallback /= fallback.sum(axis=1, keepdims=True)
     shares = (outcomes + c * fallback[:, None, :]) / (seen + c)[:, :, None]
+    if known is not None:
+        shares = np.where(known.known[:, :, None], known.outcomes, shares)
     arrivals = outcomes.sum(axis=(0, 1))
     overall = arrived.sum(axis=0) / max(arrivals.sum(), 1.0)
     on_arrival = (arrived + 1e-3 * overall) / (arrivals + 1e-3)[:, None]

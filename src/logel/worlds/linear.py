@@ -19,6 +19,7 @@ from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 from logel.types import Float
 from logel.worlds.base import Landscape, Observation, World, natural_of, row_keys
 from logel.worlds.counting import pool_world
+from logel.worlds.legal import Slots
 from logel.worlds.table import TabularWorld, softmax_information
 
 # More different observations than this are not worth a table.
@@ -89,12 +90,15 @@ class LinearWorld(World):
         """The same world with features multiplied by a matrix, shape (q, k)."""
         return replace(self, table=self.table.with_features(basis))
 
+    def with_actions_of(self, other: LinearWorld) -> LinearWorld:
+        """This world, with another's actions to explain."""
+        return replace(self, table=self.table.with_actions_of(other.table))
+
     def leaving_out(
         self, group: int, pool: Callable[[], LinearWorld], policies: Float
     ) -> LinearWorld:
         """Pooled from the other episodes."""
-        other = pool()
-        return replace(other, table=other.table.with_actions_of(self.table))
+        return pool().with_actions_of(self)
 
     def observe(self, stage: int, parameters: Float) -> Observation:
         """What a stage's actions say about parameters (d,)."""
@@ -134,8 +138,12 @@ def linear_world(
 ) -> LinearWorld:
     """Pool the stages of a linear softmax policy over their different observations (S, ...)."""
     tabular = TabularSoftmax(len(observations), policy.n_actions)
-    inputs = policy.prepare_observations(observations).cpu().numpy()
-    return LinearWorld(
-        table=pool_world(indexed(stages, observations), tabular, gamma=gamma),
-        coordinates=np.kron(inputs, np.eye(policy.n_actions - 1)),
-    )
+    table = pool_world(indexed(stages, observations), tabular, gamma=gamma)
+    inputs, legal = policy.state_features(observations), policy.legal_actions(observations)
+    if legal is None:
+        coordinates = np.kron(inputs, np.eye(policy.n_actions - 1))
+        return LinearWorld(table, np.asarray(coordinates, dtype=float))
+    slots = Slots.of(legal)
+    rows = np.kron(inputs, np.eye(policy.n_actions, dtype=float)[:, :-1])
+    whole = np.asarray(rows.reshape(len(observations), policy.n_actions, -1), dtype=float)
+    return LinearWorld(slots.table(table), slots.relative(whole))

@@ -80,6 +80,8 @@ class SampledWorld(World):
     horizon: int  # times an episode lasts at most
     rows: tuple[_Rows, ...]
     basis: CriticBasis
+    # Stages that the critic is fitted on; if there are none, those of `rows`.
+    company: tuple[_Rows, ...] = ()
     # The landscape where the Jacobians were last computed, or None.
     anchored: Landscape | None = None
     # Fisher information of a discounted episode there, shape (m, d, d), or None.
@@ -104,10 +106,23 @@ class SampledWorld(World):
 
     def with_features(self, basis: Float) -> SampledWorld:
         """The same world with features multiplied by a matrix, shape (q, k)."""
-        rows = tuple(
-            replace(r, features=r.features @ basis, to_go=r.to_go @ basis) for r in self.rows
+        rows, company = (
+            tuple(replace(r, features=r.features @ basis, to_go=r.to_go @ basis) for r in stages)
+            for stages in (self.rows, self.company)
         )
-        return replace(self, rows=rows, anchored=None, information=None)
+        return replace(self, rows=rows, company=company, anchored=None, information=None)
+
+    def with_actions_of(self, other: SampledWorld) -> SampledWorld:
+        """The critic of this world, with another's stages to explain."""
+        company = self.company or self.rows
+        return replace(
+            self,
+            rows=other.rows,
+            company=company,
+            horizon=other.horizon,
+            anchored=None,
+            information=None,
+        )
 
     def observe(self, stage: int, state: Float) -> Observation:
         """What a stage's actions say about parameters (d,)."""
@@ -155,7 +170,7 @@ class SampledWorld(World):
         A group of episodes can be left out of everything but the likelihood.
         """
         seen = [rows.without(without) for rows in self.rows]
-        critic = _Critic(self, seen)
+        critic = _Critic(self, [r.without(without) for r in self.company] or seen)
         plain, own, fisher, noise = [], [], [], []
         noise_of_own = 0.0
         left = np.cumsum((self.gamma ** np.arange(self.horizon))[::-1])[::-1]

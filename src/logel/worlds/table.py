@@ -6,18 +6,22 @@ single stage's episodes would leave. `counting` says where transitions and featu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import log_softmax, softmax
 
 from logel.types import Float
 from logel.worlds.base import Landscape, Observation, World
+from logel.worlds.curving import Curving
+from logel.worlds.expectation import Expectation
+from logel.worlds.products import Climb, Climbing, StepNoise, ThroughValues
 
-# Numbers held at once for the second derivatives of the return: a quarter of a gigabyte.
+# Numbers held at once for visits and values of all times: a quarter of a gigabyte.
 _AT_ONCE = 2**24
 # Of the noise of a sampled policy gradient: share of the analytic shape, the empirical one being
 # rank-deficient on its own; and stages on either side whose episodes shape the latter.
@@ -37,6 +41,8 @@ class TabularWorld(World):
     # For every stage, each episode's features to go (centred by time) summed by state and action,
     # shape (n, S, A, q): the raw material of per-episode gradients.
     episode_sums: tuple[Float, ...]
+    # Added to logits relative to the last action, shape (S, A - 1): FORBIDDEN where not legal.
+    barred: Float | None = None
 
     offers: ClassVar[tuple[str, ...]] = (
         "gradient",
@@ -73,6 +79,45 @@ class TabularWorld(World):
         """Number d = S (A - 1) of policy parameters."""
         return self.n_states * (self.n_actions - 1)
 
+    @property
+    def n_blocks(self) -> int:
+        """States."""
+        return self.n_states
+
+    @cached_property
+    def _nearness(self) -> Float:
+        """How much states have to do with one another if actions are random, shape (S, S)."""
+        kernel = self.transitions.mean(axis=1)
+        reach = np.linalg.inv(np.eye(self.n_states) - 0.9 * kernel)
+        return np.asarray((reach + reach.T) ** 2)
+
+    def spread_out(self, k: int) -> npt.NDArray[np.int64]:
+        """Each state's team of k, shape (S,): one after the other joins where it is least known."""
+        near, team = self._nearness, np.zeros(self.n_states, dtype=np.int64)
+        known = np.zeros((k, self.n_states))
+        sizes = np.zeros(k)
+        most = -(-self.n_states // k)
+        for s in np.argsort(-near.sum(axis=0), kind="stable"):
+            team[s] = np.where(sizes < most, known[:, s], np.inf).argmin()
+            known[team[s]] += near[s]
+            sizes[team[s]] += 1
+        return team
+
+    @property
+    def table(self) -> TabularWorld:
+        """Itself: worlds of legal actions have one inside."""
+        return self
+
+    @property
+    def free(self) -> slice:
+        """Places of the parameters among the logits relative to the last action: all."""
+        return slice(None)
+
+    @property
+    def legal_pairs(self) -> slice:
+        """Places of the legal pairs among all: no action is illegal."""
+        return slice(None)
+
     def with_features(self, basis: Float) -> TabularWorld:
         """The same world with features multiplied by a matrix, shape (q, k)."""
         return replace(
@@ -96,6 +141,8 @@ class TabularWorld(World):
     def logits(self, parameters: Float) -> Float:
         """Action logits (..., S, A) of parameters (..., d): the last action's is zero."""
         free = parameters.reshape(*parameters.shape[:-1], self.n_states, self.n_actions - 1)
+        if self.barred is not None:
+            free = free + self.barred
         return np.concatenate([free, np.zeros((*free.shape[:-1], 1))], axis=-1)
 
     def probabilities(self, parameters: Float) -> Float:
@@ -121,8 +168,20 @@ class TabularWorld(World):
 
     def expect(self, values: Float) -> Float:
         """Expected value of the next state, (m, S, A, ...), for values (m, S, ...)."""
-        flat = np.matmul(self.flat_transitions, values.reshape(len(values), self.n_states, -1))
-        return flat.reshape(len(values), self.n_states, self.n_actions, *values.shape[2:])
+        m, rest = len(values), values.shape[2:]
+        wide = values.reshape(m, self.n_states, -1)
+        if self.expectation.is_sparse:
+            columns = wide.transpose(1, 0, 2).reshape(self.n_states, -1)
+            ahead = self.expectation.ahead(columns).reshape(len(self.flat_transitions), m, -1)
+            flat = ahead.transpose(1, 0, 2)
+        else:
+            flat = np.matmul(self.flat_transitions, wide)
+        return flat.reshape(m, self.n_states, self.n_actions, *rest)
+
+    @cached_property
+    def expectation(self) -> Expectation:
+        """The same as a product for single policies."""
+        return Expectation.of(self.flat_transitions)
 
     def gradient(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
         """Policy gradients of the observed horizon.
@@ -132,7 +191,10 @@ class TabularWorld(World):
         own episodes in nearby stages.
         """
         flow = self.flow(parameters)
-        curvature = self._curvature(flow, weights) if curved else None
+        curvature = None
+        if curved:
+            curving = self._curving(parameters, weights)
+            curvature = np.stack([curving.table(t) for t in range(len(parameters))])
         return Landscape(flow.jacobian, lambda: self.noise_shape(flow, weights), curvature)
 
     def natural(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
@@ -141,6 +203,34 @@ class TabularWorld(World):
         m, d = parameters.shape
         identity = np.broadcast_to(np.eye(d), (m, d, d))
         return Landscape(values.design, lambda: identity, values.slope if curved else None)
+
+    def climb(self, kind: str, parameters: Float, weights: Float) -> Climb:
+        """Gradients of the observed horizon, or advantages, in products."""
+        m, width = len(parameters), self.n_actions - 1
+        if kind == "natural":
+            values = self.evaluate(parameters, weights, entropy=False)
+            even = StepNoise.even(m, self.n_states, width)
+            return Climb(
+                values.design, lambda rates: values.transition(1.0, rates[:, None, None]), even
+            )
+        flow = self.flow(parameters)
+        curving = self._curving(parameters, weights)
+        return Climb(
+            flow.jacobian,
+            lambda rates: Climbing(rates, curving.product, curving.own),
+            self.noise_rows(flow, weights),
+        )
+
+    def _curving(self, parameters: Float, weights: Float) -> Curving:
+        """What second derivatives of the return are made of."""
+        policy, _, here = self._forward(parameters)
+        paid, worth = self.features @ weights, np.zeros(policy.shape[:2])
+        advantage = np.empty((self.horizon, *policy.shape))
+        for h in range(self.horizon - 1, -1, -1):
+            action_worth = paid + self.gamma * self.expect(worth)
+            worth = (policy * action_worth).sum(axis=2)
+            advantage[h] = action_worth - worth[:, :, None]
+        return Curving(policy, here, advantage, self.expectation, self.gamma)
 
     def evaluate(self, parameters: Float, weights: Float, *, entropy: bool) -> Evaluation:
         """Values of every policy relative to the last action, with or without entropy bonus."""
@@ -159,11 +249,11 @@ class TabularWorld(World):
             action_value = action_value + self.gamma * self.expect(extra)
             state_value = state_value + extra
         advantage = action_value - bonus - state_value[..., None]
-        moved = resolvent[:, :, :, None] * (policy * advantage)[:, None, :, :-1]
-        slope = self.gamma * self.expect(moved.reshape(m, self.n_states, d))
         return Evaluation(
+            world=self,
             values=relative(action_value).reshape(m, d),
-            slope=(slope[:, :, :-1] - slope[:, :, -1:]).reshape(m, d, d),
+            resolvent=resolvent,
+            moved=(policy * advantage)[:, :, :-1],
             design=(feature_value[:, :, :-1] - feature_value[:, :, -1:]).reshape(m, d, -1),
         )
 
@@ -204,64 +294,10 @@ class TabularWorld(World):
             here[h] = np.matmul(here[h - 1][:, None], kernel)[:, 0]
         return policy, kernel, here
 
-    def _curvature(self, flow: Flow, weights: Float) -> Float:
-        """Derivative of Psi(theta) @ weights w.r.t. theta, shape (m, d, d)."""
-        # Sensitivities of every time are held at once.
-        per_stage = self.horizon * self.n_states * self.n_parameters
-        parts = _blocks(len(flow.parameters), per_stage)
-        return np.concatenate([self._hessian(flow.parameters[part], weights) for part in parts])
-
-    def _hessian(self, parameters: Float, weights: Float) -> Float:
-        """The same, all stages at once, forward and then backward through time."""
-        d = self.n_parameters
-        policy, kernel, here = self._forward(parameters)
-        m, s, a = policy.shape
-        free = policy[:, :, : a - 1]
-        index = np.arange(s)
-        moved = self._sensitivities(free, kernel, here)
-        hessian = np.zeros((m, s, a - 1, d))
-        own = np.zeros((m, s, a - 1, a - 1))
-        paid, worth = self.features @ weights, np.zeros((m, s))
-        value = np.zeros((m, s, d))
-        for h in range(self.horizon - 1, -1, -1):
-            action_worth = paid + self.gamma * self.expect(worth)
-            worth = (policy * action_worth).sum(axis=2)
-            advantage = action_worth - worth[:, :, None]
-            action_value = self.gamma * self.expect(value)
-            value = np.matmul(policy[:, :, None, :], action_value)[:, :, 0, :]
-            scaled = free * advantage[:, :, : a - 1]
-            value.reshape(m, s, s, a - 1)[:, index, index, :] += scaled
-            discount = self.gamma**h
-            reach = discount * here[h][:, :, None] * free
-            hessian += reach[..., None] * (action_value[:, :, : a - 1] - value[:, :, None])
-            hessian += discount * scaled[..., None] * moved[h][:, :, None]
-            slope = np.eye(a - 1) - free[:, :, None, :]
-            own += (discount * here[h])[:, :, None, None] * scaled[..., None] * slope
-        view = hessian.reshape(m, s, a - 1, s, a - 1)
-        view[:, index, :, index, :] += np.moveaxis(own, 1, 0)
-        return hessian.reshape(m, d, d)
-
-    def _sensitivities(self, free: Float, kernel: Float, here: Float) -> Float:
-        """How parameters move where a policy is at every time, shape (H, m, S, d)."""
-        m, s, width = free.shape
-        d = s * width
-        # How a parameter of state s moves the state reached from s.
-        jump = free[..., None] * (self.transitions[:, :width] - kernel[:, :, None, :])
-        jump = np.ascontiguousarray(jump.reshape(m, d, s).transpose(0, 2, 1))
-        back = np.ascontiguousarray(kernel.transpose(0, 2, 1))
-        moved = np.zeros((self.horizon, m, s, d))
-        for h in range(1, self.horizon):
-            visits = np.repeat(here[h - 1], width, axis=1)[:, None, :]
-            moved[h] = np.matmul(back, moved[h - 1]) + visits * jump
-        return moved
-
     def noise_shape(self, flow: Flow, weights: Float) -> Float:
         """Covariance, up to scale, of a sampled policy gradient at every stage."""
         m, s, a = flow.policy.shape
-        # A trace of noise where a policy never goes, or never tries, keeps the shape invertible.
-        visits = flow.weighed + 1e-3
-        blocks = softmax_information(flow.policy)
-        blocks = visits[:, :, None, None] * (blocks + 1e-3 * np.eye(a - 1))
+        blocks = self._noise_blocks(flow)
         analytic = np.zeros((m, s, a - 1, s, a - 1))
         index = np.arange(s)
         analytic[:, index, :, index, :] = np.moveaxis(blocks, 1, 0)
@@ -272,17 +308,35 @@ class TabularWorld(World):
         ratio = np.einsum("mii->", analytic) / max(np.einsum("mii->", empirical), 1e-300)
         return np.asarray(_ANALYTIC * analytic + (1 - _ANALYTIC) * ratio * empirical)
 
+    def _noise_blocks(self, flow: Flow) -> Float:
+        """The analytic part, shape (m, S, A - 1, A - 1)."""
+        # A trace of noise where a policy never goes, or never tries, keeps the shape invertible.
+        visits = flow.weighed + 1e-3
+        blocks = softmax_information(flow.policy) + 1e-3 * np.eye(self.n_actions - 1)
+        return np.asarray(visits[:, :, None, None] * blocks)
+
+    def noise_rows(self, flow: Flow, weights: Float) -> StepNoise:
+        """The same covariance as blocks and a row per episode."""
+        blocks = self._noise_blocks(flow)
+        if np.abs(weights).max(initial=0.0) < 1e-9:
+            return StepNoise(blocks)
+        rows = tuple(self._episode_rows(flow.policy, weights))
+        size = max(sum(float((r**2).sum()) / len(r) for r in rows), 1e-300)
+        share = (1 - _ANALYTIC) * float(np.einsum("msaa->", blocks)) / size
+        return StepNoise(_ANALYTIC * blocks, tuple(np.sqrt(share / len(r)) * r for r in rows))
+
     def _episode_covariance(self, policy: Float, weights: Float) -> Float:
-        d = self.n_parameters
+        rows = self._episode_rows(policy, weights)
+        return np.stack([near.T @ near / len(near) for near in rows])
+
+    def _episode_rows(self, policy: Float, weights: Float) -> Iterator[Float]:
+        """Gradients of nearby stages' episodes at every policy, centred, shape (n, d)."""
         paid = [sums @ weights for sums in self.episode_sums]
-        result = np.empty((len(policy), d, d))
         for t in range(len(policy)):
             near = np.concatenate(paid[max(0, t - _WINDOW) : t + _WINDOW + 1])
             scores = near - near.sum(axis=2, keepdims=True) * policy[t]
-            rows = scores[:, :, :-1].reshape(len(near), d)
-            rows = rows - rows.mean(axis=0)
-            result[t] = rows.T @ rows / len(rows)
-        return result
+            rows = scores[:, :, :-1].reshape(len(near), -1)
+            yield rows - rows.mean(axis=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,9 +363,33 @@ class Flow:
 class Evaluation:
     """Values of a policy relative to the last action, with derivatives."""
 
+    world: TabularWorld
     values: Float  # shape (m, d)
-    slope: Float  # derivative w.r.t. the policy's logits, shape (m, d, d)
+    resolvent: Float  # values of all states from each one's own, shape (m, S, S)
+    moved: Float  # of a state's own value w.r.t. its free logits, shape (m, S, A - 1)
     design: Float  # derivative w.r.t. the weights, shape (m, d, q)
+    # Of the parameters among all logits relative to the last action; None: all of them.
+    places: npt.NDArray[np.int64] | None = None
+
+    @property
+    def slope(self) -> Float:
+        """Derivative w.r.t. the policy's logits, shape (m, d, d)."""
+        m, d = len(self.values), self.world.n_parameters
+        moved = self.resolvent[:, :, :, None] * self.moved[:, None]
+        slope = self.world.gamma * self.world.expect(moved.reshape(m, -1, d))
+        whole = (slope[:, :, :-1] - slope[:, :, -1:]).reshape(m, d, d)
+        return whole if self.places is None else whole[:, self.places][:, :, self.places]
+
+    def transition(self, keep: float, gain: Float | float) -> ThroughValues:
+        """`keep` times what is, plus `gain` times the slope, in products, of all logits."""
+        return ThroughValues(
+            self.world.expectation,
+            self.moved,
+            self.resolvent,
+            np.asarray(keep),
+            np.asarray(self.world.gamma * gain),
+            relative=True,
+        )
 
 
 def observe_counts(counts: Float, logits: Float, *, whole: bool) -> Observation:

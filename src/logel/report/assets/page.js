@@ -176,6 +176,63 @@
   }
   plots.weights = drawWeights;
 
+  // --- learner by learner --------------------------------------------------------------------
+
+  plots.forest = (host, width) => {
+    const { blocks, unit } = data.forest;
+    const all = blocks.flatMap((block) => block.rows);
+    const longest = Math.max(...all.map((r) => Array.from(r.name).length));
+    const left = Math.min(width * 0.4, 28 + 7.2 * longest);
+    const row = all.length > 120 ? 14 : 22;
+    const head = 26;
+    const top = 8;
+    const bottom = top + row * all.length + head * blocks.length;
+    let [low, high] = [0, 0];
+    for (const r of all) {
+      for (const v of [r.weight, r.low, r.high]) {
+        if (known(v)) [low, high] = [Math.min(low, v), Math.max(high, v)];
+      }
+    }
+    if (low === high) [low, high] = [-1, 1];
+    const pad = (high - low) * 0.04;
+    const x = scale(low - pad, high + pad, left, width - 14);
+    const svg = canvas(host, width, bottom + 46);
+    for (const tick of ticks(low, high, width < 480 ? 4 : 8)) {
+      make("line", { x1: x(tick), x2: x(tick), y1: top, y2: bottom, class: "gridline" }, svg);
+      make("text", { x: x(tick), y: bottom + 18, "text-anchor": "middle" }, svg, show(tick));
+    }
+    make("line", { x1: x(0), x2: x(0), y1: top, y2: bottom, class: "zero" }, svg);
+    make("text", { x: (left + width) / 2, y: bottom + 38, "text-anchor": "middle", class: "label" }, svg, unit);
+    let y = top;
+    for (const block of blocks) {
+      make("text", { x: 0, y: y + 18, class: "name", "font-weight": 700 }, svg, shorten(block.name, width - 12));
+      y += head;
+      for (const r of block.rows) {
+        const middle = y + row / 2;
+        const at = { x: left - 12, y: middle + 4, "text-anchor": "end" };
+        make("text", r.whole ? { ...at, class: "name" } : at, svg, shorten(r.name, left - 24));
+        const kind = r.low > 0 ? "for" : r.high < 0 ? "against" : "open";
+        if (known(r.low) && known(r.high)) {
+          const ends = { x1: x(r.low), x2: x(r.high), y1: middle, y2: middle, class: `${kind} interval` };
+          make("line", { ...ends, "stroke-width": r.whole ? 4 : 2, "stroke-linecap": "round", "stroke-opacity": 0.6 }, svg);
+        }
+        if (known(r.weight) && r.whole) {
+          const c = x(r.weight);
+          const points = `${c - 7},${middle} ${c},${middle - 7} ${c + 7},${middle} ${c},${middle + 7}`;
+          make("polygon", { points, class: `${kind} fill-${kind}` }, svg);
+        } else if (known(r.weight)) {
+          make("circle", { cx: x(r.weight), cy: middle, r: 4, "stroke-width": 2, class: `${kind} fill-card` }, svg);
+        }
+        const hot = make("rect", { x: 0, y, width, height: row, rx: 6, fill: "transparent", class: "hot" }, svg);
+        hover(hot, () => [
+          `${block.name}: ${r.name}`,
+          [`weight ${show(r.weight)}`, `95% interval ${show(r.low)} to ${show(r.high)}`],
+        ]);
+        y += row;
+      }
+    }
+  };
+
   // --- a number per step ---------------------------------------------------------------------
 
   function drawSeries(host, width, options) {
