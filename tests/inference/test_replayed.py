@@ -134,8 +134,9 @@ def test_the_same_seed_gives_the_same_bytes(trained: Trained, estimate: RewardEs
     np.testing.assert_array_equal(again.weights, estimate.weights)
     np.testing.assert_array_equal(again.draws, estimate.draws)
     assert not np.array_equal(other.weights, estimate.weights)
-    # Other members and critics give nearly the same weights.
-    assert direction_error(other.weights, estimate.weights) < 0.1
+    # What other fates would have said is in the intervals.
+    low, high = estimate.interval().T
+    assert ((low <= other.weights) & (high >= other.weights)).all()
 
 
 def test_intervals_cost_nothing_and_change_nothing(
@@ -359,6 +360,7 @@ def test_what_is_not_written_out_is_replayed_by_its_own_code(trained: Trained) -
     asked = {"gamma": ROOM.gamma, "intervals": False}
     # The slow way is not taken unasked.
     assert "mirror" in infer_reward(other, trained.policy, **asked).method
-    estimate = infer_reward(other, trained.policy, method="replay", **asked)
+    few_fates = Method.named("replay", n_fates=2)
+    estimate = infer_reward(other, trained.policy, method=few_fates, **asked)
     assert "replayed over 2 steps" in estimate.method
     assert any("centered" in note for note in estimate.notes)
