@@ -37,7 +37,7 @@ def test_chances_and_terminal_states(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "told"),
     [
-        ({"successors": np.array([print], dtype=object)}, "corrupted"),
+        ({"successors": np.array([None], dtype=object)}, "corrupted"),
         ({"table": LEADS}, "holds 'table', but a world has successors, transitions, terminal"),
         ({"terminal": np.array([1])}, "either successors or transitions"),
         ({"successors": LEADS, "terminal": np.array([0.5])}, "numbers of states"),
