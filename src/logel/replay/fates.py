@@ -66,7 +66,7 @@ class Replay:
         q = len(centre)
         fates = Fates(self, q + 2, n_fates)
         places = np.stack([simplex(q, fates.chance) for _ in range(n_fates)], axis=1)
-        # Turned round in every other fate: what bends alike to both sides is no effect.
+        # Turned by chance in each fate, and round in every other one: nothing is favoured.
         places[:, 1::2] *= -1
         weights = centre + np.concatenate([np.zeros((1, n_fates, q)), places @ root.T])
         inverse, steps = np.linalg.inv(root), []

@@ -69,7 +69,7 @@ def fit_replay(replay: Replay, centre: Float, n_fates: int) -> ReplayFit:
     """Fit weights from a guess (q,), in units of the features' scale.
 
     Gauss and Newton: over the first steps, which tell the rough direction, then over all, until
-    rounds say no more than chance; then again with more fates, put together.
+    rounds say no more than chance; then again under other fates, put together.
     """
     m = len(replay.course)
     centre, root, trace = _approached(replay, centre)
@@ -159,7 +159,7 @@ def _jointly(passages: Sequence[Passage]) -> tuple[Float, Float]:
             parts[t] += gain @ step.gram
             pulls[t] += gain @ (step.pull + step.gram @ one.centre)
             noise += gain @ step.noise @ gain.T
-    # The members' own spread is a prior that is far too wide to matter, but keeps this solvable.
+    # The candidates' own spread is a prior that is far too wide to matter, but keeps this solvable.
     prior = 0.01 * sum(one.precision for one in passages)
     total = parts.sum(axis=0) + prior
     pull = pulls.sum(axis=0) + prior @ passages[-1].centre

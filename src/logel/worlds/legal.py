@@ -144,7 +144,10 @@ class LegalWorld(World):
     def _at_free(self, whole: Landscape) -> Landscape:
         free = self.free
         curvature = None if whole.curvature is None else whole.curvature[:, free][:, :, free]
-        noise = lambda: whole.noise[:, free][:, :, free]  # noqa: E731
+
+        def noise() -> Float:
+            return whole.noise[:, free][:, :, free]
+
         return Landscape(whole.design[:, free], noise, curvature, whole.unit)
 
 
