@@ -35,6 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 seed=i,
             )
             history.save(root / group / f"rat{i}")
+    np.savez(root / "world.npz", transitions=mdp.transitions)
     return root
 
 
@@ -67,6 +68,20 @@ def test_folders_of_groups_are_compared(folder: Path, tmp_path: Path) -> None:
     contrast = load_answer(out)
     assert isinstance(contrast, Contrast) and contrast.names == ("a", "b")
     assert [one.name for one in contrast.first.learners] == ["rat0", "rat1"]
+
+
+def test_groups_may_live_in_a_known_world(folder: Path, tmp_path: Path) -> None:
+    groups = ("--group", folder / "wet", "--group", folder / "dry")
+    found = []
+    for i, words in enumerate(((), ("--world", folder / "world.npz"))):
+        out = tmp_path / f"{i}.json"
+        done = logel("compare", *groups, *words, "--out", out)
+        assert done.returncode == 0, done.stderr
+        found.append(load_answer(out).weights)
+    assert not np.allclose(*found)
+    linear = ("--policy", "linear", "--world", folder / "world.npz")
+    done = logel("compare", *groups, *linear)
+    assert done.returncode == 2 and "--policy tabular" in done.stderr
 
 
 def test_mistakes(folder: Path, tmp_path: Path) -> None:

@@ -10,8 +10,20 @@ import typer
 from typer import Option
 from typer.core import TyperCommand
 
-from logel.cli.console import Json, OwnWorlds, Quiet, Seed, Verbose, progress_bars
-from logel.cli.reward import check_target, common_discount, named_folders
+from logel.cli.console import (
+    Clone,
+    Discount,
+    FamilyName,
+    Json,
+    MethodName,
+    OwnWorlds,
+    Quiet,
+    Seed,
+    Verbose,
+    WorldFile,
+    progress_bars,
+)
+from logel.cli.reward import check_target, common_discount, known_world, named_folders
 from logel.errors import OptionError
 
 if TYPE_CHECKING:
@@ -57,18 +69,11 @@ def compare(
     name: Annotated[
         list[str] | None, Option(help="What a group is called; given twice, in their order.")
     ] = None,
-    gamma: Annotated[
-        float | None, Option(help="Discount factor; by default the one in the histories.")
-    ] = None,
-    method: Annotated[
-        str, Option(help="default, joint, two-step, replay, mirror, paper or authors.")
-    ] = "default",
-    policy: Annotated[
-        str, Option(help="auto, tabular, linear or mlp: the family of the policies.")
-    ] = "auto",
-    clone: Annotated[
-        bool, Option("--clone", help="Clone even if the parameters are recorded.")
-    ] = False,
+    gamma: Discount = None,
+    method: MethodName = "default",
+    policy: FamilyName = "auto",
+    clone: Clone = False,
+    world: WorldFile = None,
     own_worlds: OwnWorlds = False,
     out: Annotated[Path | None, Option(help="Save the contrast as JSON.")] = None,
     seed: Seed = 0,
@@ -95,7 +100,7 @@ def compare(
             contrast = _of_histories(
                 paths,
                 names,
-                (gamma, policy, clone),
+                (gamma, policy, clone, world),
                 method=method,
                 use_parameters=not clone,
                 seed=seed,
@@ -124,14 +129,14 @@ def _of_saved(paths: Sequence[Sequence[Path]], names: tuple[str, str], seed: int
 def _of_histories(
     paths: Sequence[Sequence[Path]],
     names: tuple[str, str],
-    asked: tuple[float | None, str, bool],
+    asked: tuple[float | None, str, bool, Path | None],
     **options: Any,
 ) -> Contrast:
     from logel.data.history import LearningHistory
     from logel.inference.infer import compare_groups
     from logel.policies.choose import choose_common_policy
 
-    gamma, family, clone = asked
+    gamma, family, clone, world = asked
     groups = [named_folders(_histories(one, name)) for one, name in zip(paths, names, strict=True)]
     first, second = ({n: LearningHistory.load(p) for n, p in one.items()} for one in groups)
     everyone = {
@@ -141,6 +146,7 @@ def _of_histories(
     }
     discount = common_discount(everyone, gamma)
     policy = choose_common_policy(everyone, family, known=not clone)
+    options["world"] = None if world is None else known_world(world, policy)
     return compare_groups(first, second, policy, gamma=discount, names=names, **options)
 
 

@@ -45,6 +45,20 @@ Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress bars.")]
 OwnWorlds = Annotated[
     bool, Option("--own-worlds", help="Learners do not live in one world: pool nothing.")
 ]
+Discount = Annotated[
+    float | None, Option(help="Discount factor; by default the one that was recorded.")
+]
+MethodName = Annotated[
+    str, Option(help="default, joint, two-step, replay, mirror, paper or authors.")
+]
+FamilyName = Annotated[
+    str, Option(help="auto, tabular, linear or mlp: the family of the policies.")
+]
+Clone = Annotated[bool, Option("--clone", help="Clone even if the parameters are recorded.")]
+WorldFile = Annotated[
+    Path | None,
+    Option(help="What is known of the world: a .npz or .csv file of transitions (tables)."),
+]
 Seed = Annotated[int, Option(min=0, help="Seed of all random numbers.")]
 Verbose = Annotated[
     bool, Option("--verbose", "-v", help="Say on standard error what every stage gave.")

@@ -12,11 +12,16 @@ import typer
 from typer import Argument, Option
 
 from logel.cli.console import (
+    Clone,
+    Discount,
+    FamilyName,
     Json,
+    MethodName,
     OwnWorlds,
     Quiet,
     Seed,
     Verbose,
+    WorldFile,
     answer,
     progress_bars,
     read_with_progress,
@@ -37,22 +42,11 @@ def infer(
         list[Path],
         Argument(help="Folder of a learning history; several: learners that share a reward."),
     ],
-    gamma: Annotated[
-        float | None, Option(help="Discount factor; by default the one in the history.")
-    ] = None,
-    method: Annotated[
-        str, Option(help="default, joint, two-step, replay, mirror, paper or authors.")
-    ] = "default",
-    policy: Annotated[
-        str, Option(help="auto, tabular, linear or mlp: the family of the policies.")
-    ] = "auto",
-    clone: Annotated[
-        bool, Option("--clone", help="Clone even if the parameters are recorded.")
-    ] = False,
-    world: Annotated[
-        Path | None,
-        Option(help="What is known of the world: a .npz or .csv file of transitions (tables)."),
-    ] = None,
+    gamma: Discount = None,
+    method: MethodName = "default",
+    policy: FamilyName = "auto",
+    clone: Clone = False,
+    world: WorldFile = None,
     hierarchy: Annotated[
         bool,
         Option("--hierarchy", help="Learners resemble each other: a mean, a spread, each one's."),
@@ -84,7 +78,7 @@ def infer(
         "use_parameters": not clone,
         "seed": seed,
         "pool_world": not own_worlds,
-        "world": None if world is None else _known_world(world, family),
+        "world": None if world is None else known_world(world, family),
     }
     with progress_bars(quiet or json_output, verbose=verbose) as report:
         if hierarchy:
@@ -100,7 +94,7 @@ def infer(
         typer.echo(_ASK, err=True)
 
 
-def _known_world(path: Path, family: Policy) -> KnownWorld:
+def known_world(path: Path, family: Policy) -> KnownWorld:
     """A world out of a file, for a policy that sees numbered states."""
     from logel.policies.softmax import TabularSoftmax
     from logel.worlds.world_files import read_world
