@@ -239,24 +239,41 @@ def test_each_fate_may_have_weights_of_its_own() -> None:
     np.testing.assert_allclose(moved, sizes[:, None] * course.observed[0], rtol=1e-4, atol=1e-7)
 
 
-def test_effects_of_a_passage_are_derivatives() -> None:
+def test_effects_are_derivatives() -> None:
     course = course_of(linear, 3)
     replay = Replay(course, OneByOne(linear), seed=1000)
     centre, root = np.array([1.0, -2.0, 0.5]), np.diag([0.1, 0.3, 0.05])
-    passage = replay.passed(centre, root, 2, 3)
-    for t, step in enumerate(passage.steps):
+    effects, middles = replay.effects(centre, root, 2), replay.middles(centre, 2, 3)
+    assert effects.shape[:2] == (2, 3)
+    assert middles.shape[:2] == (3, 2)
+    for t in range(2):
         unit = Fates(replay, 3, 1).moved(t, np.eye(3)[:, None])[:, 0]
-        np.testing.assert_allclose(step.gram, unit @ unit.T, rtol=1e-3, atol=1e-9)
-        left = course.observed[t] - centre @ unit
-        np.testing.assert_allclose(step.pull, unit @ left, rtol=1e-3, atol=1e-9)
-        assert step.scatter < 1e-9
-    assert passage.distance(centre) == 0
-    assert passage.distance(centre + root @ np.ones(3)) == pytest.approx(1.0)
+        np.testing.assert_allclose(effects[t], unit, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(middles[t], np.stack([centre @ unit] * 2), rtol=1e-4, atol=1e-6)
+
+
+def bent(
+    theta: Float, state: Any, stage: Stage, rewards: Float, rng: np.random.Generator
+) -> tuple[Float, Any]:
+    """Parameters go as far as the square of what was paid, beside what is linear in it."""
+    away = 0.1 * rewards @ stage.observations / len(rewards)
+    return theta + away + 10 * away**2, state
+
+
+def test_bends_cancel_between_the_two_sides_of_a_pair() -> None:
+    course = course_of(bent, 2)
+    replay = Replay(course, OneByOne(bent), seed=1000)
+    centre = np.array([0.5, -0.3, 1.0])
+    found = [replay.effects(centre, width * np.eye(3), 2) for width in (0.01, 0.5)]
+    # A parabola's slope at the middle is the same however far apart the two sides are.
+    np.testing.assert_allclose(found[0], found[1], rtol=2e-2, atol=2e-4)
 
 
 def test_a_wrong_scale_is_mended_and_a_right_one_left() -> None:
     course = course_of(linear, 4)
     replay = Replay(course, OneByOne(linear), seed=1000)
     scaled = TRUTH * replay.scale
-    assert best_scale(replay, scaled) == 1.0
-    assert best_scale(replay, 4 * scaled) == 0.25
+    factors = (0.25, 1.0, 4.0)
+    assert best_scale(replay, scaled, factors, 4) == 1.0
+    assert best_scale(replay, 4 * scaled, factors, 4) == 0.25
+    assert best_scale(replay, 0.25 * scaled, factors, 2) == 4.0

@@ -11,17 +11,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from logel.replay.course import Course, Passage, StepFit
+from logel.replay.course import Course
 from logel.replay.learner import Learner
 from logel.types import Float, Progress
 
 # Share of a movement that no learner's update is asked to explain (rounding, states not compared).
 MISFIT = 0.01
-# The part of it that weights might be mistaken for, and the directions over which it spreads:
-# policies move smoothly, not in every state by itself.
-_ROUNDING, _DIRECTIONS = 0.003, 10
-# Of the scatter, what is taken to go along all of those: few fates show few directions.
-_UNSEEN = 0.5
+# Fates under which effects are measured: bends cancel between the two sides of a pair.
+_SIDES = 2
 
 
 class Replay:
@@ -47,70 +44,50 @@ class Replay:
         # Of a policy that hardly moves any more, a share says little.
         self.usual = 0.1 * float(np.median([x @ x for x in course.observed]))
         self.progress = progress or (lambda what, done, total: None)
-        self._passes = 0
+        self._drawn = 0
 
     def next_number(self) -> int:
-        """Of a passage or comparison: each has random numbers of its own."""
-        self._passes += 1
-        return self._passes - 1
+        """Of fates that nothing else goes through; those of number 0 are the fit's."""
+        self._drawn += 1
+        return self._drawn
 
-    def passed(self, centre: Float, root: Float, n_fates: int, n_steps: int) -> Passage:
-        """Go along the first steps with candidates around a centre.
+    def middles(self, centre: Float, n_fates: int, n_steps: int) -> Float:
+        """Movements (m, R, D) under the fit's fates, of weights (q,), over the first steps."""
+        fates, moved = Fates(self, 1, n_fates), []
+        for t in range(n_steps):
+            moved.append(fates.moved(t, centre[None, None])[0])
+            self.progress("replaying", t + 1, n_steps)
+        return np.stack(moved)
+
+    def effects(self, centre: Float, root: Float, n_steps: int) -> Float:
+        """What weights change about the movements around a centre, (m, q, D).
 
         Args:
             centre: (q,).
-            root: Of the candidates' covariance, (q, q).
-            n_fates: How many; at least two.
+            root: Of the covariance (q, q) that candidates around it have.
             n_steps: How many of the first steps.
         """
         q = len(centre)
-        fates = Fates(self, q + 2, n_fates)
-        places = np.stack([simplex(q, fates.chance) for _ in range(n_fates)], axis=1)
-        # Turned by chance in each fate, and round in every other one: nothing is favoured.
-        places[:, 1::2] *= -1
-        weights = centre + np.concatenate([np.zeros((1, n_fates, q)), places @ root.T])
-        inverse, steps = np.linalg.inv(root), []
+        fates = Fates(self, q + 1, _SIDES)
+        places = simplex(q, np.random.default_rng([self.seed, self.next_number()]))
+        # Turned by chance, and the other way round under the other fate.
+        places = np.stack([places, -places], axis=1)
+        weights, inverse, found = centre + places @ root.T, np.linalg.inv(root), []
         for t in range(n_steps):
             moved = fates.moved(t, weights)
-            effects = np.einsum("krq,krd->rqd", places, moved[1:] - moved[1:].mean(0)) / (q + 1)
-            effects = np.einsum("pq,rpd->rqd", inverse, effects)
-            steps.append(self._said(t, moved[0], effects.mean(axis=0)))
-            self.progress("replaying", t + 1, n_steps)
-        return Passage(centre, root, steps)
-
-    def _said(self, t: int, middles: Float, effect: Float) -> StepFit:
-        """What movements at the centre (R, D) and mean effects (q, D) say."""
-        observed, n = self.course.observed[t], len(middles)
-        size, middle = max(float(observed @ observed), 1e-300), middles.mean(axis=0)
-        left, apart = observed - middle, middles - middle
-        scatter, gram = float((apart**2).sum()) / (n - 1), effect @ effect.T
-        chance = apart @ effect.T
-        # What differs between fates differs between the learner's and their mean.
-        noise = (1 + 1 / n) * chance.T @ chance / (n - 1)
-        spread = _ROUNDING * (size + self.usual) + _UNSEEN * scatter
-        noise += spread / _DIRECTIONS * gram
-        noise += 1e-9 * np.trace(noise) * np.eye(len(noise))
-        length = float(np.linalg.norm(middle))
-        return StepFit(
-            gram=gram,
-            pull=effect @ left,
-            noise=noise,
-            unexplained=float(left @ left) / size,
-            scatter=scatter / size,
-            cosine=float(middle @ observed / max(length * np.sqrt(size), 1e-300)),
-            moved=float(np.sqrt(size)),
-            predicted=length,
-        )
+            moved = moved - moved.mean(axis=0)
+            slopes = np.einsum("krq,krd->qd", places, moved) / (_SIDES * (q + 1))
+            found.append(inverse.T @ slopes)
+            self.progress("replaying candidates", t + 1, n_steps)
+        return np.stack(found)
 
 
 class Fates:
     """The state of K candidates under R fates, on their way."""
 
-    def __init__(self, replay: Replay, n_candidates: int, n_fates: int) -> None:
-        number = replay.next_number()
+    def __init__(self, replay: Replay, n_candidates: int, n_fates: int, number: int = 0) -> None:
         self.course, self.learner, self.scale = replay.course, replay.learner, replay.scale
         self.n_fates = n_fates
-        self.chance = np.random.default_rng([replay.seed, number, n_fates])
         # Candidate k under fate r is copy k * R + r, and copies take generators in turn.
         self.rng = [np.random.default_rng([replay.seed, number, r]) for r in range(n_fates)]
         first = self.learner.initial(self.rng)

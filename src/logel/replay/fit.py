@@ -1,4 +1,9 @@
-"""From passages under many fates to weights: where to look, when to stop, how sure to be."""
+"""From movements under many fates to weights: where to look, when to stop, how sure to be.
+
+Gauss and Newton, all rounds under the same fates, so that one round can be held against another.
+Effects of the weights take many candidates and change slowly: they are measured rarely, and between
+rounds that replay their centre alone they are corrected by what they foretold wrongly (Broyden).
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logel.replay.course import Passage, StepShare
+from logel.replay.course import StepShare
 from logel.replay.fates import MISFIT, Replay
 from logel.replay.search import best_scale
+from logel.replay.view import View
 from logel.types import Float
 
 logger = logging.getLogger(__name__)
@@ -18,20 +24,13 @@ logger = logging.getLogger(__name__)
 # Steps of the first round, before all are asked; candidates' distance from the first centre there,
 # relative to its length.
 _EARLY, _WIDE = 12, 0.15
-# Share of a step's movement that a candidate's distance from the centre makes, once effects are
-# known; and the most it may be, relative to the weights' length, where effects are small.
-_EFFECT, _FARTHEST = 0.3, 0.3
-# Fates of the rounds on the way; the most rounds over all steps; those before which other scales of
-# the reward are tried.
-_FEW, _ROUNDS, _RESCALED = 4, 7, (0, 1)
-# The most that a round shifts the centre by: in shares of the movement, and of its length. Below
-# the last, or what is chance, it has arrived.
-_MOST, _LONGEST, _ARRIVED = 0.5, 0.5, 0.05
-# Replayed steps, times fates, that final passages have together, unless there are so many.
-_ENOUGH_STEPS, _PASSAGES = 150, (2, 4)
-# A passage whose centre was farther from the answer than so many of its spreads (squared, per
-# weight) does not count.
-_NEAR = 2.0
+# Scales that are tried on the first steps, and later on all.
+_FAR, _CLOSE = (0.15, 0.25, 0.4, 0.63, 1.0, 1.6, 2.5), (0.4, 0.63, 1.0, 1.6, 2.5)
+# The most rounds over all steps, and of these with effects measured.
+_ROUNDS, _MEASURED = 10, 3
+# Where the next centre would be so near, in shares of the movement or in what is chance (squared,
+# per weight), it has arrived; effects measured farther away than that are measured again first.
+_ARRIVED, _CHANCE, _AWAY = 0.05, 0.2, 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +41,8 @@ class ReplayFit:
         weights: (q,), with the scale that the replayed updates had.
         covariance: (q, q).
         freedom: Degrees of freedom of the covariance.
-        steps: What every step said at the end, in units of the features' scale.
-        trace: Mean log of what was left unexplained, passage by passage.
+        steps: What every step said at the end.
+        trace: Mean log of what was left unexplained, round by round.
     """
 
     weights: Float
@@ -68,107 +67,67 @@ class ReplayFit:
 def fit_replay(replay: Replay, centre: Float, n_fates: int) -> ReplayFit:
     """Fit weights from a guess (q,), in units of the features' scale.
 
-    Gauss and Newton: over the first steps, which tell the rough direction, then over all, until
-    rounds say no more than chance; then again under other fates, put together.
+    Over the first steps, which tell the rough direction, then over all.
     """
     m = len(replay.course)
-    centre, root, trace = _approached(replay, centre)
-    passages: list[Passage] = []
-    least, most = _PASSAGES
-    for _ in range(most):
-        passages.append(replay.passed(centre, root, n_fates, m))
-        trace.append(_loss(passages[-1]))
-        found, _ = solved([one for one in passages if one.distance(centre) < _NEAR])
-        near = [one for one in passages if one.distance(found) < _NEAR]
-        if len(near) >= least and len(near) * m * n_fates >= _ENOUGH_STEPS:
+    centre, root, trace = _approached(replay, centre, n_fates)
+    best = _measured(replay, centre, root, n_fates, m)
+    trace, n_measured, weights = [*trace, best.loss], 1, best.found
+    for _ in range(_ROUNDS):
+        effect, chance = best.distance(best.found)
+        logger.info("replay: %s, off by %.3f, %.2f", best.found.round(3), effect, chance)
+        weights = best.found
+        if effect > _ARRIVED and chance > _CHANCE:
+            better = _better(replay, best, n_fates, m, trace)
+            if better is not None:
+                best = better
+                continue
+            weights = best.centre
+        if n_measured == _MEASURED or best.distance(best.measured_at)[0] < _AWAY:
             break
-        centre = centre + (found - centre) / max(1.0, passages[-1].distance(found) / _NEAR) ** 0.5
-        root = _root(passages[-1], centre, replay.usual)
-    logger.info("replay: %d of %d passages are near", len(near), len(passages))
-    found, covariance = solved(near or passages[-1:])
-    logger.info("replay: unexplained, passage by passage: %s", np.exp(trace).round(4))
+        best = _measured(replay, weights, best.root(weights), n_fates, m)
+        n_measured += 1
+        trace.append(best.loss)
+    logger.info("replay: unexplained, round by round: %s", np.exp(trace).round(4))
+    # The last shift was foretold and not tried, or tried and no better.
+    shift = best.found - best.centre
     return ReplayFit(
-        weights=found / replay.scale,
-        covariance=covariance / np.outer(replay.scale, replay.scale),
+        weights=weights / replay.scale,
+        covariance=(best.covariance + np.outer(shift, shift))
+        / np.outer(replay.scale, replay.scale),
         freedom=max(m - 1, 1),
-        steps=passages[-1].steps,
+        steps=best.shares,
         trace=np.array(trace),
     )
 
 
-def _approached(replay: Replay, centre: Float) -> tuple[Float, Float, list[float]]:
-    """A centre near the answer, a root of the candidates' covariance there, and the way's trace."""
-    m, q = len(replay.course), len(centre)
-    root = _WIDE * float(np.linalg.norm(centre)) / np.sqrt(q) * np.eye(q)
-    trace: list[float] = []
-    for number, n_steps in enumerate([min(_EARLY, m), *[m] * _ROUNDS]):
-        if number in _RESCALED:
-            factor = best_scale(replay, centre)
-            centre, root = factor * centre, factor * root
-        passage = replay.passed(centre, root, _FEW, n_steps)
-        trace.append(_loss(passage))
-        found, covariance = solved([passage])
-        shift = found - centre
-        effect = np.sqrt(float(shift @ _information(passage, replay.usual) @ shift))
-        length = float(np.linalg.norm(shift) / np.linalg.norm(centre))
-        chance = float(shift @ np.linalg.solve(covariance, shift)) / q
-        centre = centre + shift / max(1.0, effect / _MOST, length / _LONGEST)
-        root = _root(passage, centre, replay.usual)
-        logger.info("replay: %s, shifted by %.3f, %.2f", centre.round(3), effect, chance)
-        if number > 1 and (effect < _ARRIVED or chance < 1.0):
-            break
-    return centre, root, trace
+def _approached(replay: Replay, centre: Float, n_fates: int) -> tuple[Float, Float, list[float]]:
+    """A centre nearer the answer, a root of the candidates' covariance there, the way's trace."""
+    n_steps, q = min(_EARLY, len(replay.course)), len(centre)
+    centre = best_scale(replay, centre, _FAR, n_steps) * centre
+    wide = _WIDE * float(np.linalg.norm(centre)) / np.sqrt(q) * np.eye(q)
+    view = _measured(replay, centre, wide, n_fates, n_steps)
+    centre = view.towards_found()
+    factor = best_scale(replay, centre, _CLOSE, len(replay.course))
+    return factor * centre, factor * view.root(centre), [view.loss]
 
 
-def _information(passage: Passage, usual: float) -> Float:
-    """Share of a step's squared movement that weights make, on average, (q, q)."""
-    parts = [step.gram / (step.moved**2 + usual) for step in passage.steps]
-    return np.asarray(np.mean(parts, axis=0))
+def _measured(replay: Replay, centre: Float, root: Float, n_fates: int, n_steps: int) -> View:
+    """A view whose effects are those at its centre."""
+    middles = replay.middles(centre, n_fates, n_steps)
+    effects = replay.effects(centre, root, n_steps)
+    return View(replay.course.observed, replay.usual, centre, centre, middles, effects)
 
 
-def _root(passage: Passage, centre: Float, usual: float) -> Float:
-    """Candidates that differ by about as much of the movement in all directions."""
-    values, vectors = np.linalg.eigh(_information(passage, usual))
-    longest = (_FARTHEST * np.linalg.norm(centre)) ** 2
-    variances = np.minimum(_EFFECT**2 / np.maximum(values, 1e-300), longest) / len(centre)
-    return np.asarray(vectors * np.sqrt(variances))
-
-
-def _loss(passage: Passage) -> float:
-    return float(np.mean(np.log([step.unexplained + 1e-12 for step in passage.steps])))
-
-
-def solved(passages: Sequence[Passage]) -> tuple[Float, Float]:
-    """Weights that passages together speak for, in units of the features' scale; covariance."""
-    found, covariance = _jointly(passages)
-    if len(passages) > 1:
-        # Passages see the same steps: what they differ by is our own chance, which steps that are
-        # left out in turn do not show.
-        apart = np.stack([_jointly([one])[0] for one in passages]) - found
-        covariance = covariance + apart.T @ apart / (len(passages) * (len(passages) - 1))
-    return found, covariance
-
-
-def _jointly(passages: Sequence[Passage]) -> tuple[Float, Float]:
-    """The same, as if chance were the same in all passages."""
-    q, m = len(passages[0].centre), len(passages[0].steps)
-    parts, pulls, noise = np.zeros((m, q, q)), np.zeros((m, q)), np.zeros((q, q))
-    for one in passages:
-        for t, step in enumerate(one.steps):
-            gain = step.gain
-            parts[t] += gain @ step.gram
-            pulls[t] += gain @ (step.pull + step.gram @ one.centre)
-            noise += gain @ step.noise @ gain.T
-    # The candidates' own spread is a prior that is far too wide to matter, but keeps this solvable.
-    prior = 0.01 * sum(one.precision for one in passages)
-    total = parts.sum(axis=0) + prior
-    pull = pulls.sum(axis=0) + prior @ passages[-1].centre
-    found = np.linalg.solve(total, pull)
-    without = np.linalg.solve(total - parts, (pull - pulls)[:, :, None])[:, :, 0]
-    spread = without - without.mean(axis=0)
-    inverse = np.linalg.inv(total)
-    # What steps disagree about, each left out in turn, and what other minibatches and critics would
-    # have changed in all of them: critics are carried along, so steps are not independent. The
-    # learner had one order and one critic, however often we replay others.
-    noise = len(passages) * inverse @ noise @ inverse.T
-    return np.asarray(found), np.asarray((m - 1) / m * spread.T @ spread + noise)
+def _better(
+    replay: Replay, best: View, n_fates: int, n_steps: int, trace: list[float]
+) -> View | None:
+    """Try what the best view foretells, half as far if that was too far; None if neither helps."""
+    centre = best.towards_found()
+    for _ in range(2):
+        here = best.corrected(centre, replay.middles(centre, n_fates, n_steps))
+        trace.append(here.loss)
+        if here.loss < best.loss:
+            return here
+        best, centre = best.learning_from(here), 0.5 * (centre + best.centre)
+    return None

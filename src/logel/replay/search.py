@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logel.replay.fates import MISFIT, Fates, Replay
+from logel.replay.fates import MISFIT, Fates, Replay, simplex
 from logel.types import Float
 
 logger = logging.getLogger(__name__)
@@ -21,37 +21,33 @@ logger = logging.getLogger(__name__)
 _FIRST, _EARLY = 3, 5
 # Scales of the reward that are tried: it enters through gradient clipping and the critic's pace.
 _SCALES = (0.1, 0.3, 1.0, 3.0)
-# Directions tried beside the given starts; rounds of the search; how far its members are spread at
-# first and at last; by how much a step must be explained better for a round to count.
-_RANDOM, _ROUNDS, _WIDE, _NARROW, _BETTER = 4, 8, 0.4, 0.09, 0.03
+# Rounds of the search; how far its members are spread at first and at last; by how much a step must
+# be explained better for a round to count.
+_ROUNDS, _WIDE, _NARROW, _BETTER = 6, 0.3, 0.1, 0.03
 _DAMPING = (1e-3, 0.1, 1.0)
-# Scales that all steps are asked about.
-_FACTORS = (0.15, 0.25, 0.4, 0.63, 1.0, 1.6, 2.5)
+# Keeps the first regression from running off along what first steps hardly show.
+_RIDGE = 0.03
 
 
 def searched(replay: Replay, starts: Float) -> tuple[Float, float]:
     """Weights that explain the first steps well, and their loss per step.
 
-    Levenberg and Marquardt, from several starts: guesses (C, q) of the direction, in units of the
-    features' scale, and random ones.
-
-    The steps of one round are compared with the same random numbers, and only what explains the
-    steps better is taken.
+    Rewards along the given starts (C, q), in units of the features' scale, and along axes turned by
+    chance; what a regression on them says; then Levenberg and Marquardt from the best. Steps of one
+    round are compared with the same random numbers, and only what explains them better is taken.
     """
     n_steps = min(_EARLY, len(replay.course))
     q = starts.shape[1]
     rng = np.random.default_rng([replay.seed, 11])
-    random = rng.standard_normal((_RANDOM, q))
-    random /= np.linalg.norm(random, axis=1, keepdims=True)
-    first = np.concatenate([starts, random])
+    first = np.concatenate([starts, np.linalg.qr(rng.standard_normal((q, q)))[0]])
     tried = compared(replay, np.concatenate([s * first for s in _SCALES]), min(_FIRST, n_steps))
-    centre, proposals, spread = tried.best, np.zeros((0, q)), _WIDE
+    centre, proposals, spread = tried.best, tried.directions(replay, len(first)), _WIDE
     for _ in range(_ROUNDS):
-        # Pairs on both sides, along the axes of a random turn.
-        turn = np.linalg.qr(rng.standard_normal((q, q)))[0] * spread * np.linalg.norm(centre)
+        turn = simplex(q, rng) * spread * np.linalg.norm(centre) / np.sqrt(q)
         scales = centre * np.array([[0.6], [1.6]])
-        tried_next = np.concatenate([centre[None], proposals, scales, centre + turn, centre - turn])
-        tried = compared(replay, tried_next, n_steps)
+        tried = compared(
+            replay, np.concatenate([centre[None], proposals, scales, centre + turn]), n_steps
+        )
         logger.info("replay: losses %.3f -> %.3f", tried.losses[0], tried.losses.min())
         better = tried.losses[0] - tried.losses.min()
         centre = tried.best
@@ -63,21 +59,21 @@ def searched(replay: Replay, starts: Float) -> tuple[Float, float]:
     return centre, float(tried.losses.min()) / n_steps
 
 
-def best_scale(replay: Replay, centre: Float) -> float:
-    """The factor by which a reward explains all steps best; one, if no other is clearly better.
+def best_scale(replay: Replay, centre: Float, factors: Sequence[float], n_steps: int) -> float:
+    """The factor by which a reward explains steps best; one, if no other is clearly better.
 
-    The first steps say little about it: to them critics matter that nobody knows.
+    The very first steps say little about it: to them critics matter that nobody knows.
     """
-    tried = np.array(_FACTORS)[:, None] * centre
+    tried = np.array(factors)[:, None] * centre
     fates, losses = Fates(replay, len(tried), 2), np.zeros(len(tried))
-    for t in range(len(replay.course)):
+    for t in range(n_steps):
         moved = fates.moved(t, tried[:, None])
         losses += _loss(replay, t, moved).mean(axis=1)
-        replay.progress("scales", t + 1, len(replay.course))
+        replay.progress("scales", t + 1, n_steps)
     logger.info("replay: losses by scale %s", losses.round(2))
-    best, here = int(np.argmin(losses)), _FACTORS.index(1.0)
-    better = losses[here] - losses[best] > _BETTER * len(replay.course)
-    return _FACTORS[best] if better else 1.0
+    best, here = int(np.argmin(losses)), factors.index(1.0)
+    better = losses[here] - losses[best] > _BETTER * n_steps
+    return factors[best] if better else 1.0
 
 
 def _loss(replay: Replay, t: int, moved: Float) -> Float:
@@ -89,7 +85,7 @@ def _loss(replay: Replay, t: int, moved: Float) -> Float:
 
 def compared(replay: Replay, weights: Float, n_steps: int) -> Comparison:
     """Replay the first steps with given weights (K, q), all under one fate."""
-    fates = Fates(replay, len(weights), 1)
+    fates = Fates(replay, len(weights), 1, replay.next_number())
     losses, moved = np.zeros(len(weights)), []
     for t in range(n_steps):
         moved.append(fates.moved(t, weights[:, None])[:, 0])
@@ -116,6 +112,26 @@ class Comparison:
     def best(self) -> Float:
         """The weights that explain the steps best."""
         return np.asarray(self.weights[int(np.argmin(self.losses))])
+
+    def directions(self, replay: Replay, n: int) -> Float:
+        """What blocks of n rewards of one length say by themselves, one row per block.
+
+        Movements are nearly linear in the direction of the reward, and turn round with it.
+        """
+        found = []
+        for block in np.split(np.arange(len(self.weights)), len(self.weights) // n):
+            places = self.weights[block]
+            size = np.linalg.norm(places[0])
+            inverse, q = np.linalg.pinv(places / size), places.shape[1]
+            gram, pull = np.zeros((q, q)), np.zeros(q)
+            for seen, moved in zip(replay.course.observed, self.moved, strict=False):
+                effects = inverse @ moved[block]
+                scale = seen @ seen + replay.usual
+                gram += effects @ effects.T / scale
+                pull += effects @ seen / scale
+            best = np.linalg.solve(gram + _RIDGE * np.trace(gram) / q * np.eye(q), pull)
+            found.append(size * best / max(float(np.linalg.norm(best)), 1e-300))
+        return np.stack(found)
 
     def proposals(self, observed: Sequence[Float], usual: float, damping: Sequence[float]) -> Float:
         """Where a regression around the best says better ones are, one row per damping.
