@@ -40,9 +40,11 @@ logger = logging.getLogger(__name__)
 # Of the movement that could be explained at all: the share that must be. A learner replayed with
 # its own settings reaches nine tenths, a random walk nothing.
 _ENOUGH = 0.5
-# Times what members scatter by: what a fit may leave unexplained. Good fits leave less than the
-# scatter, which has the bends of the way in it too; stuck ones left three to six times as much.
+# Times what fates differ by: what a fit may leave unexplained. With the learner's settings fits
+# leave about as much; stuck ones, and those with wrong settings, two to thirty times as much.
 _STUCK = 2.0
+# Share of the movement that neither weights nor chance explain, from which on it is worth a note.
+_NOTED = 0.005
 # Settings that people have when they say nothing: Stable-Baselines3's own and CleanRL's.
 ORDINARY: tuple[LearnerSettings, ...] = (
     LearnerSettings("PPO"),
@@ -291,7 +293,7 @@ def _found(
         keeps_scale=False,
         spread=Spread(draws=draws) if watched.intervals else None,
         gains={},
-        notes=_stuck_note(best) if stuck else (),
+        notes=_stuck_note(best) if stuck else _misfit_note(best),
     )
 
 
@@ -304,7 +306,18 @@ def _mean(fits: Sequence[_Fitted], shares: Float, gauge: Gauge) -> Float:
 def _stuck_note(fit: ReplayFit) -> tuple[str, ...]:
     return (
         f"replay left {fit.excess:.0f} times as much unexplained as other minibatches would "
-        "change: the fit is stuck; try another seed, or more fates",
+        "change: the learner's settings may be others than the history says, or the fit is stuck "
+        "(try another seed, or more fates)",
+    )
+
+
+def _misfit_note(fit: ReplayFit) -> tuple[str, ...]:
+    """What to know of a fit that leaves more than chance."""
+    if fit.misfit < max(_NOTED, float(np.median([step.scatter for step in fit.steps]))):
+        return ()
+    return (
+        f"{100 * fit.misfit:.1f}% of the usual movement is neither the weights' doing nor chance: "
+        "the learner's settings may be others than the history says; intervals allow for that",
     )
 
 
@@ -334,9 +347,7 @@ def _draws(
     parts = []
     for one, n in zip(fits, counts, strict=True):
         fit = one.fit
-        # A fit that leaves more than the scatter may lie as much farther off.
-        covariance = (max(1.0, fit.excess) if one.convincing is None else 1.0) * fit.covariance
-        drawn = student_draws(fit.weights, covariance, fit.freedom, int(n), rng)
+        drawn = student_draws(fit.weights, fit.covariance, fit.freedom, int(n), rng)
         parts.append(gauge.project(drawn.T).T / np.linalg.norm(fit.weights))
     return np.concatenate(parts)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from logel.replay.course import StepShare
-from logel.replay.fates import MISFIT, Replay
+from logel.replay.fates import Replay
 from logel.replay.search import best_scale
 from logel.replay.view import View
 from logel.types import Float
@@ -28,9 +28,11 @@ _EARLY, _WIDE = 12, 0.15
 _FAR, _CLOSE = (0.15, 0.25, 0.4, 0.63, 1.0, 1.6, 2.5), (0.4, 0.63, 1.0, 1.6, 2.5)
 # The most rounds over all steps, and of these with effects measured.
 _ROUNDS, _MEASURED = 10, 3
+# Share of a movement of which nobody asks how much of it is chance.
+_LEAST = 0.001
 # Where the next centre would be so near, in shares of the movement or in what is chance (squared,
 # per weight), it has arrived; effects measured farther away than that are measured again first.
-_ARRIVED, _CHANCE, _AWAY = 0.05, 0.2, 0.25
+_ARRIVED, _CHANCE, _AWAY = 0.01, 0.2, 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +45,7 @@ class ReplayFit:
         freedom: Degrees of freedom of the covariance.
         steps: What every step said at the end.
         trace: Mean log of what was left unexplained, round by round.
+        misfit: Share of the movement that neither weights nor chance explain.
     """
 
     weights: Float
@@ -50,6 +53,7 @@ class ReplayFit:
     freedom: int
     steps: Sequence[StepShare]
     trace: Float
+    misfit: float = 0.0
 
     @property
     def explained(self) -> float:
@@ -61,7 +65,8 @@ class ReplayFit:
     @property
     def excess(self) -> float:
         """What is left unexplained, over what other fates would change."""
-        return float(np.median([step.unexplained / (step.scatter + MISFIT) for step in self.steps]))
+        shares = [step.unexplained / (step.scatter + _LEAST) for step in self.steps]
+        return float(np.median(shares))
 
 
 def fit_replay(replay: Replay, centre: Float, n_fates: int) -> ReplayFit:
@@ -98,6 +103,7 @@ def fit_replay(replay: Replay, centre: Float, n_fates: int) -> ReplayFit:
         freedom=max(m - 1, 1),
         steps=best.shares,
         trace=np.array(trace),
+        misfit=best.misfit,
     )
 
 

@@ -18,10 +18,12 @@ _MOST, _LONGEST = 0.5, 0.5
 _EFFECT, _FARTHEST = 0.3, 0.3
 # Share of the movement that a shift must make to tell anything about effects.
 _TELLS = 0.1
-# The part of a movement that no learner's update is asked to explain and that weights might be
-# mistaken for, and the directions over which it spreads: policies move smoothly, not in every
-# state by itself.
-_ROUNDING, _DIRECTIONS = 0.003, 10
+# Share of a movement that no learner's update explains (rounding), and the directions over which it
+# spreads: policies move smoothly, not in every state by itself.
+_ROUNDING, _DIRECTIONS = 0.0003, 10
+# Of what neither weights nor chance explain: how much more may hide where weights are mistaken for
+# it, in every direction and at all steps alike, as wrong settings of the learner do.
+_HIDDEN = 5.0
 # Of the scatter, what is taken to go along all of those: few fates show few directions.
 _UNSEEN = 0.5
 
@@ -90,6 +92,13 @@ class View:
         """Mean log of the share that the centre leaves unexplained."""
         return float(np.log((self.left**2).sum(axis=1) / self.sizes + 1e-12).mean())
 
+    def beyond_chance(self, shift: Float) -> float:
+        """Share of the usual movement that a shift of the centre would leave, but for chance."""
+        left = self.left - np.einsum("q,tqd->td", shift, self.effects)
+        chance = (1 + 1 / self.middles.shape[1]) * self.scatter
+        shares = ((left**2).sum(axis=1) - chance) / (self.sizes + self.usual)
+        return max(float(np.median(shares)), _ROUNDING)
+
     # --- what is found --------------------------------------------------------------------------
 
     @cached_property
@@ -105,7 +114,8 @@ class View:
         chance = np.einsum("trd,tqd->trq", apart, self.effects)
         # What differs between fates differs between the learner's and their mean.
         noise = (1 + 1 / n) / (n - 1) * np.einsum("trq,trp->tqp", chance, chance)
-        spread = _ROUNDING * (self.sizes + self.usual) + _UNSEEN * self.scatter
+        rounding = self.beyond_chance(np.zeros_like(self.centre))
+        spread = rounding * (self.sizes + self.usual) + _UNSEEN * self.scatter
         noise += (spread / _DIRECTIONS)[:, None, None] * self.grams
         tiny = 1e-9 * np.trace(noise, axis1=1, axis2=2) + 1e-300
         return np.asarray(noise + tiny[:, None, None] * np.eye(noise.shape[1]))
@@ -118,7 +128,15 @@ class View:
     @property
     def covariance(self) -> Float:
         """How sure they are, (q, q)."""
-        return self._solved[1]
+        values, vectors = np.linalg.eigh(self.information)
+        hidden = _HIDDEN * (self.misfit - _ROUNDING) / _DIRECTIONS
+        variances = hidden / np.maximum(values, 1e-3 * values[-1] + 1e-300)
+        return np.asarray(self._solved[1] + (vectors * variances) @ vectors.T)
+
+    @cached_property
+    def misfit(self) -> float:
+        """What neither weights nor chance explain: the same at all steps, it looks like weights."""
+        return self.beyond_chance(self.found - self.centre)
 
     @cached_property
     def _solved(self) -> tuple[Float, Float]:
