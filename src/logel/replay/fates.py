@@ -15,8 +15,6 @@ from logel.replay.course import Course
 from logel.replay.learner import Learner
 from logel.types import Float, Progress
 
-# Share of a movement that no learner's update is asked to explain (rounding, states not compared).
-MISFIT = 0.01
 # Fates under which effects are measured: bends cancel between the two sides of a pair.
 _SIDES = 2
 

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logel.replay.fates import MISFIT, Fates, Replay, simplex
+from logel.replay.fates import Fates, Replay, simplex
 from logel.types import Float
 
 logger = logging.getLogger(__name__)
 
+# Share of a movement up to which steps count as explained.
+_MISFIT = 0.01
 # Steps that starts are compared on, and those of the search.
 _FIRST, _EARLY = 3, 5
 # Scales of the reward that are tried: it enters through gradient clipping and the critic's pace.
@@ -80,7 +82,7 @@ def _loss(replay: Replay, t: int, moved: Float) -> Float:
     """How badly movements (..., D) explain a step."""
     observed = replay.course.observed[t]
     left = ((moved - observed) ** 2).sum(axis=-1)
-    return np.asarray(np.log1p(left / (observed @ observed + replay.usual) / (3 * MISFIT)))
+    return np.asarray(np.log1p(left / (observed @ observed + replay.usual) / (3 * _MISFIT)))
 
 
 def compared(replay: Replay, weights: Float, n_steps: int) -> Comparison:
@@ -151,7 +153,7 @@ class Comparison:
             left = seen - moved[int(np.argmin(self.losses))]
             size = seen @ seen + usual
             # As the loss has it: what is explained badly counts less.
-            trust = 1 / (3 * MISFIT * size + left @ left)
+            trust = 1 / (3 * _MISFIT * size + left @ left)
             gram += trust * effects @ effects.T
             pull += trust * effects @ left
         scale = np.diag(np.diag(gram) + 1e-9 * np.trace(gram))
