@@ -272,7 +272,8 @@ class JacobianMoments:
             return 0.0
         upper, lower = np.triu_indices(len(direction))
         pairs = direction[upper] * direction[lower] * np.where(upper == lower, 1.0, 2.0)
-        concentration = float(pairs @ self.squared_variances @ pairs) / total**2
+        # Of nearly equal columns, rounding may leave less than nothing.
+        concentration = max(float(pairs @ self.squared_variances @ pairs), 0.0) / total**2
         return float(np.sqrt(2 * concentration * (1 + 1 / (self.n_groups - 1))))
 
 
