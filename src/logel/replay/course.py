@@ -55,6 +55,10 @@ class Course:
         return np.where(deviation > 1e-9 * size, deviation, np.where(size > 0, size, 1.0))
 
 
+# Share of a movement of which nobody asks how much of it is chance.
+_LEAST = 0.001
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StepShare:
     """How well one step is explained.
@@ -72,3 +76,8 @@ class StepShare:
     cosine: float
     moved: float
     predicted: float
+
+
+def excess(steps: Sequence[StepShare]) -> float:
+    """What is left unexplained, over what other fates would change: about one where all is well."""
+    return float(np.median([step.unexplained / (step.scatter + _LEAST) for step in steps]))

@@ -13,26 +13,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logel.replay.course import StepShare
+from logel.replay.course import StepShare, excess
 from logel.replay.fates import Replay
-from logel.replay.search import best_scale
+from logel.replay.search import best_scale, searched
 from logel.replay.view import View
 from logel.types import Float
 
 logger = logging.getLogger(__name__)
 
-# Steps of the first round, before all are asked; candidates' distance from the first centre there,
-# relative to its length.
-_EARLY, _WIDE = 12, 0.15
-# Scales that are tried on the first steps, and later on all.
-_FAR, _CLOSE = (0.15, 0.25, 0.4, 0.63, 1.0, 1.6, 2.5), (0.4, 0.63, 1.0, 1.6, 2.5)
+# Steps of the first round, and by how much the next ones see farther. Critics are carried along:
+# the more steps, the narrower the funnel around the answer. Each length leads into the next one.
+_EARLY, _FARTHER = 6, 1.6
+# Candidates' distance from the first centre, relative to its length.
+_WIDE = 0.15
+# Scales that are tried on so many steps: the first ones, which the search sees, say little of it.
+_SCALES, _SCALED = (0.25, 0.4, 0.63, 1.0, 1.6, 2.5), 10
+# Where more than this times chance is left of the first steps, the way goes on from better places:
+# after more rounds, and at the very beginning from other guesses.
+_WELL, _EXTRA, _BEGINNINGS = 2.5, 3, 3
 # The most rounds over all steps, and of these with effects measured.
 _ROUNDS, _MEASURED = 10, 3
-# Share of a movement of which nobody asks how much of it is chance.
-_LEAST = 0.001
-# Where the next centre would be so near, in shares of the movement or in what is chance (squared,
-# per weight), it has arrived; effects measured farther away than that are measured again first.
-_ARRIVED, _CHANCE, _AWAY = 0.01, 0.2, 0.25
+# Where the next centre would be this near, in shares of the movement, it has arrived; or a little
+# farther but within what is chance (squared, per weight). Effects measured farther away than the
+# last are measured again first.
+_ARRIVED, _NEAR, _CHANCE, _AWAY = 0.01, 0.05, 0.5, 0.25
+# By how much a round must explain steps better, in logs of what is left, for another to follow.
+_GAIN = 0.03
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +70,12 @@ class ReplayFit:
 
     @property
     def excess(self) -> float:
-        """What is left unexplained, over what other fates would change."""
-        shares = [step.unexplained / (step.scatter + _LEAST) for step in self.steps]
-        return float(np.median(shares))
+        """What is left unexplained, over what other fates would change.
+
+        Of all steps; or half of it of the first ones, where chance has not added up as yet: later
+        on it may hide that the weights are wrong. (Half, since few steps vary.)
+        """
+        return max(excess(self.steps), 0.5 * excess(self.steps[:_EARLY]))
 
 
 def fit_replay(replay: Replay, centre: Float, n_fates: int) -> ReplayFit:
@@ -82,11 +91,12 @@ def fit_replay(replay: Replay, centre: Float, n_fates: int) -> ReplayFit:
         effect, chance = best.distance(best.found)
         logger.info("replay: %s, off by %.3f, %.2f", best.found.round(3), effect, chance)
         weights = best.found
-        if effect > _ARRIVED and chance > _CHANCE:
+        if effect > _ARRIVED and (chance > _CHANCE or effect > _NEAR):
             better = _better(replay, best, n_fates, m, trace)
             if better is not None:
-                best = better
-                continue
+                gained, best = best.loss - better.loss, better
+                if gained > _GAIN:
+                    continue
             weights = best.centre
         if n_measured == _MEASURED or best.distance(best.measured_at)[0] < _AWAY:
             break
@@ -109,13 +119,56 @@ def fit_replay(replay: Replay, centre: Float, n_fates: int) -> ReplayFit:
 
 def _approached(replay: Replay, centre: Float, n_fates: int) -> tuple[Float, Float, list[float]]:
     """A centre nearer the answer, a root of the candidates' covariance there, the way's trace."""
-    n_steps, q = min(_EARLY, len(replay.course)), len(centre)
-    centre = best_scale(replay, centre, _FAR, n_steps) * centre
-    wide = _WIDE * float(np.linalg.norm(centre)) / np.sqrt(q) * np.eye(q)
-    view = _measured(replay, centre, wide, n_fates, n_steps)
-    centre = view.towards_found()
-    factor = best_scale(replay, centre, _CLOSE, len(replay.course))
-    return factor * centre, factor * view.root(centre), [view.loss]
+    first, *further = [*lengths(len(replay.course)), len(replay.course)]
+    trace: list[float] = []
+    view, scaled = _begun(replay, centre, n_fates, first, trace), False
+    for n_steps in further:
+        centre = view.towards_found()
+        root = view.root(centre)
+        if not scaled and (n_steps >= _SCALED or n_steps == further[-1]):
+            factor, scaled = best_scale(replay, centre, _SCALES, n_steps), True
+            centre, root = factor * centre, factor * root
+        if n_steps < further[-1]:
+            view = _settled(replay, _measured(replay, centre, root, n_fates, n_steps), trace)
+    return centre, root, trace
+
+
+def _begun(replay: Replay, centre: Float, n_fates: int, n_steps: int, trace: list[float]) -> View:
+    """The first steps explained: on them right and wrong beginnings are told apart cheaply."""
+    best: View | None = None
+    for left in reversed(range(_BEGINNINGS)):
+        root = _WIDE * float(np.linalg.norm(centre)) / np.sqrt(len(centre)) * np.eye(len(centre))
+        view = _settled(replay, _measured(replay, centre, root, n_fates, n_steps), trace)
+        if best is None or view.loss < best.loss:
+            best = view
+        if excess(best.shares) < _WELL or not left:
+            break
+        start = best.found / np.linalg.norm(best.found)
+        centre, _ = searched(replay, start[None])
+    assert best is not None
+    return best
+
+
+def _settled(replay: Replay, view: View, trace: list[float]) -> View:
+    """The view from where a few rounds lead, while more is left than chance."""
+    n_steps, n_fates = view.middles.shape[:2]
+    trace.append(view.loss)
+    for _ in range(_EXTRA):
+        left = excess(view.shares)
+        logger.info("replay: %d steps, %s, excess %.1f", n_steps, view.centre.round(3), left)
+        better = None if left < _WELL else _better(replay, view, n_fates, n_steps, trace)
+        if better is None:
+            break
+        view = better
+    return view
+
+
+def lengths(n_steps: int) -> list[int]:
+    """How many steps are asked before all of them are."""
+    found = [_EARLY]
+    while round(found[-1] * _FARTHER) < n_steps:
+        found.append(round(found[-1] * _FARTHER))
+    return [n for n in found if n < n_steps] or [n_steps]
 
 
 def _measured(replay: Replay, centre: Float, root: Float, n_fates: int, n_steps: int) -> View:

@@ -25,7 +25,7 @@ _FIRST, _EARLY = 3, 5
 _SCALES = (0.1, 0.3, 1.0, 3.0)
 # Rounds of the search; how far its members are spread at first and at last; by how much a step must
 # be explained better for a round to count.
-_ROUNDS, _WIDE, _NARROW, _BETTER = 6, 0.3, 0.1, 0.03
+_ROUNDS, _WIDE, _NARROW, _BETTER = 3, 0.3, 0.1, 0.03
 _DAMPING = (1e-3, 0.1, 1.0)
 # Keeps the first regression from running off along what first steps hardly show.
 _RIDGE = 0.03
@@ -40,7 +40,7 @@ def searched(replay: Replay, starts: Float) -> tuple[Float, float]:
     """
     n_steps = min(_EARLY, len(replay.course))
     q = starts.shape[1]
-    rng = np.random.default_rng([replay.seed, 11])
+    rng = np.random.default_rng([replay.seed, 11, replay.next_number()])
     first = np.concatenate([starts, np.linalg.qr(rng.standard_normal((q, q)))[0]])
     tried = compared(replay, np.concatenate([s * first for s in _SCALES]), min(_FIRST, n_steps))
     centre, proposals, spread = tried.best, tried.directions(replay, len(first)), _WIDE
