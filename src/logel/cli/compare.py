@@ -23,6 +23,7 @@ from logel.cli.console import (
     WorldFile,
     progress_bars,
 )
+from logel.cli.features import FeaturesName, named_features
 from logel.cli.reward import check_target, common_discount, known_world, named_folders
 from logel.errors import OptionError
 
@@ -73,6 +74,7 @@ def compare(
     method: MethodName = "default",
     policy: FamilyName = "auto",
     clone: Clone = False,
+    features: FeaturesName = None,
     world: WorldFile = None,
     own_worlds: OwnWorlds = False,
     out: Annotated[Path | None, Option(help="Save the contrast as JSON.")] = None,
@@ -102,6 +104,7 @@ def compare(
                 names,
                 (gamma, policy, clone, world),
                 method=method,
+                features=named_features(features),
                 use_parameters=not clone,
                 seed=seed,
                 pool_world=not own_worlds,

@@ -26,6 +26,7 @@ from logel.cli.console import (
     progress_bars,
     read_with_progress,
 )
+from logel.cli.features import FeaturesName, named_features
 from logel.errors import OptionError
 from logel.threads import limited_threads
 
@@ -46,6 +47,7 @@ def infer(
     method: MethodName = "default",
     policy: FamilyName = "auto",
     clone: Clone = False,
+    features: FeaturesName = None,
     world: WorldFile = None,
     hierarchy: Annotated[
         bool,
@@ -75,6 +77,7 @@ def infer(
     options: dict[str, Any] = {
         "gamma": discount,
         "method": method,
+        "features": named_features(features),
         "use_parameters": not clone,
         "seed": seed,
         "pool_world": not own_worlds,
@@ -179,7 +182,8 @@ def report(
 
 def train(
     estimate: Annotated[Path, Option(help="The estimate, as saved by logel infer --out.")],
-    env: Annotated[str, Option(help="Environment: CartPole-v1, Hopper-v5 or Reacher-v5.")],
+    env: Annotated[str, Option(help="Gymnasium name of the environment.")],
+    features: FeaturesName = None,
     init: Annotated[
         Path | None, Option(help="History whose first policy is the agent's first.")
     ] = None,
@@ -211,6 +215,7 @@ def train(
             updates=updates,
             seed=seed,
             initial=initial,
+            features=named_features(features),
             tensorboard=tensorboard,
             progress=report,
         )

@@ -263,7 +263,11 @@ def _facts(model: OnPolicyAlgorithm) -> dict[str, Any]:
             "hidden": None if hidden is None else list(hidden),
             "n_parameters": family.n_parameters,
         },
-        **({"n_actions": int(action_space.n)} if isinstance(action_space, spaces.Discrete) else {}),
+        **{
+            name: int(space.n)
+            for name, space in (("n_actions", action_space), ("n_states", model.observation_space))
+            if isinstance(space, spaces.Discrete)
+        },
     }
 
 
