@@ -24,7 +24,7 @@ from logel.cli.console import (
     progress_bars,
 )
 from logel.cli.features import FeaturesName, named_features
-from logel.cli.reward import check_target, common_discount, known_world, named_folders
+from logel.cli.reward import check_target, known_world, named_folders
 from logel.errors import OptionError
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ def _of_histories(
     **options: Any,
 ) -> Contrast:
     from logel.data.history import LearningHistory
+    from logel.inference.arguments import common_gamma
     from logel.inference.infer import compare_groups
     from logel.policies.choose import choose_common_policy
 
@@ -147,7 +148,7 @@ def _of_histories(
         for one, loaded in zip(groups, (first, second), strict=True)
         for p, h in zip(one.values(), loaded.values(), strict=True)
     }
-    discount = common_discount(everyone, gamma)
+    discount = common_gamma(everyone, gamma)
     policy = choose_common_policy(everyone, family, known=not clone)
     options["world"] = None if world is None else known_world(world, policy)
     return compare_groups(first, second, policy, gamma=discount, names=names, **options)

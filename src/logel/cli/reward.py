@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +31,6 @@ from logel.errors import OptionError
 from logel.threads import limited_threads
 
 if TYPE_CHECKING:
-    from logel.data.history import LearningHistory
     from logel.policies.base import Policy
     from logel.worlds.known import KnownWorld
 
@@ -68,14 +67,14 @@ def infer(
         check_target(out)
     learners = named_folders(history)
     loaded = {name: LearningHistory.load(folder) for name, folder in learners.items()}
-    discount = common_discount(loaded, gamma)
+    from logel.inference.arguments import common_gamma
     from logel.inference.infer import infer_group, infer_reward
     from logel.inference.replayed import replay_might_apply
     from logel.policies.choose import choose_common_policy
 
     family = choose_common_policy(loaded, policy, known=not clone, device=device)
     options: dict[str, Any] = {
-        "gamma": discount,
+        "gamma": common_gamma(loaded, gamma),
         "method": method,
         "features": named_features(features),
         "use_parameters": not clone,
@@ -114,26 +113,6 @@ def named_folders(folders: Sequence[Path]) -> dict[str, Path]:
     if len(set(names)) < len(names):
         raise OptionError("a history is named twice: no learner counts for two")
     return dict(zip(names, folders, strict=True))
-
-
-def common_discount(histories: Mapping[str, LearningHistory], gamma: float | None) -> float:
-    """As asked, else as recorded, which must be the same for all."""
-    found = {name: _discount(history, gamma) for name, history in histories.items()}
-    (first, discount), *others = found.items()
-    for name, other in others:
-        if other != discount:
-            raise OptionError(
-                f"{first} has the discount factor {discount}, but {name} has {other}: pass --gamma"
-            )
-    return discount
-
-
-def _discount(history: LearningHistory, gamma: float | None) -> float:
-    """As asked, else as recorded."""
-    discount = history.metadata.get("gamma") if gamma is None else gamma
-    if not isinstance(discount, int | float):
-        raise OptionError("the history does not say the discount factor: pass --gamma")
-    return float(discount)
 
 
 def check_target(out: Path) -> None:

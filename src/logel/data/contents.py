@@ -54,6 +54,13 @@ class Contents:
             check_feature_names(names, self.signature.n_features)
             object.__setattr__(self, "feature_names", names)
 
+    @property
+    def gamma(self) -> float | None:
+        """The learner's discount factor as it was recorded, or None."""
+        told = self.metadata.get("gamma")
+        sound = isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < 1
+        return float(told) if sound else None  # type: ignore[arg-type]
+
     @classmethod
     def from_episodes(
         cls,

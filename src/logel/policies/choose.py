@@ -42,6 +42,14 @@ def choose_policy(
     return policy
 
 
+def tells_family(history: LearningHistory) -> bool:
+    """Whether a history says its policies' family: numbered states, or a network that was noted."""
+    if _recorded_network(history):
+        return True
+    discrete = _numbered(history) and history.signature.discrete_actions
+    return discrete and history[0].parameters is None
+
+
 def choose_common_policy(
     histories: Mapping[str, LearningHistory],
     family: str,
