@@ -58,7 +58,7 @@ def test_what_is_not_said_is_asked_for() -> None:
     with pytest.raises(OptionError, match=r"does not say the discount factor: pass gamma"):
         infer_reward(bare, TabularSoftmax(25, 4))
     other = LearningHistory.from_episodes(stages, metadata={"gamma": 0.5})
-    with pytest.raises(OptionError, match="learner 1 has the discount factor 0.96"):
+    with pytest.raises(OptionError, match=r"learner 1 has the discount factor 0\.96"):
         infer_reward([grid(), other], TabularSoftmax(25, 4))
     known = LearningHistory.from_episodes(stages, parameters=np.eye(4), metadata={"gamma": 0.5})
     with pytest.raises(OptionError, match="does not say the policies' family: pass policy"):

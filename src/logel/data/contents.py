@@ -87,6 +87,11 @@ class Contents:
         packed = []
         for t, (episodes, row) in enumerate(zip(stages, rows, strict=True)):
             with named(f"stage {t}"):
+                if isinstance(episodes, Episode):
+                    raise HistoryError(
+                        "is a single episode: pass one list of episodes per stage, or episodes "
+                        "that belong to no stages to LearningHistory.from_sessions"
+                    )
                 packed.append(Stage.from_episodes(episodes, row))
         return cls.from_stages(
             packed,

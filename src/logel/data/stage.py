@@ -403,6 +403,12 @@ def _check_rows(array: Array, name: str, expected: int) -> None:
 def _check_alike(episodes: Sequence[Episode]) -> None:
     if len(episodes) == 0:
         raise HistoryError("a stage needs at least one episode, but has none")
+    for n, episode in enumerate(episodes):
+        if not isinstance(episode, Episode):
+            raise HistoryError(
+                f"episode {n} is a {type(episode).__name__}: make it one with "
+                "Episode(observations, actions, features)"
+            )
     first = Signature.of(episodes[0])
     for n, episode in enumerate(episodes):
         if (signature := Signature.of(episode)) != first:

@@ -62,12 +62,10 @@ def _named(history: Any) -> Mapping[str, LearningHistory]:
     if isinstance(history, LearningHistory):
         return {"history": history}
     several = list(history.values()) if isinstance(history, Mapping) else history
-    if isinstance(several, list | tuple) and several:
+    if isinstance(several, list | tuple):
         if all(isinstance(one, LearningHistory) for one in several):
             return named_histories(history)
         raise OptionError(_of_parts(several))
-    if isinstance(several, list | tuple):
-        return named_histories(history)  # which refuses none
     if isinstance(history, str | PathLike):
         raise OptionError(f"history is a path: pass LearningHistory.load({str(history)!r}) instead")
     if hasattr(history, "columns"):

@@ -247,7 +247,7 @@ class _Request:
             Coordinates.REPLAY: partial(_by_replay, learner=self.learner),
         }
         found, gauge, used, clones = ways[Coordinates(chosen.coordinates)](watched, look, chosen)
-        notes = look.moments.offset_notes(look.names, centred=used.centres)
+        notes = (*look.moments.offset_notes(look.names, centred=used.centres), *look.unusual)
         complete = watched.history.complete
         facts = Asked(
             *(name, used, self.gamma, self.seed, self.intervals, look.names, complete, clones),

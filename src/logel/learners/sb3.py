@@ -94,6 +94,11 @@ class HistoryRecorder(BaseCallback):
     ) -> None:
         super().__init__()
         _check_updates(every, first, last)
+        if not isinstance(path, str | PathLike):
+            raise OptionError(
+                "HistoryRecorder needs the folder of the new history: pass "
+                "callback=HistoryRecorder('history', features)"
+            )
         if isinstance(features, str) and features != "none":
             raise OptionError(f'features must be a callable, None or "none", not {features!r}')
         self.path = path

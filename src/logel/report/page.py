@@ -99,6 +99,7 @@ def write_report(
     Returns:
         The path of the page.
     """
+    _check_kinds(result, history)
     target = Path(out)
     if not target.parent.is_dir():
         raise OptionError(f"cannot write the report: there is no folder {target.parent}")
@@ -115,6 +116,21 @@ def write_report(
         page = contrast_page(found) if isinstance(found, Contrast) else study_page(found)
     write_atomically(target, page.encode())
     return target
+
+
+def _check_kinds(result: object, history: object) -> None:
+    """Refuse what is no answer, and what is no history."""
+    if isinstance(result, LearningHistory):
+        raise OptionError(
+            "the report is about an estimate, not about a history: pass the estimate first, and "
+            "the history as history="
+        )
+    if history is not None and not isinstance(history, LearningHistory):
+        raise OptionError(
+            f"history must be a LearningHistory, not {history!r}: pass LearningHistory.load(path)"
+            if isinstance(history, str | PathLike)
+            else f"history must be a LearningHistory, not a {type(history).__name__}"
+        )
 
 
 def _load(path: Path, target: Path) -> Answer | Sequence[Path]:

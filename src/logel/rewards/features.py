@@ -164,6 +164,12 @@ class FunctionFeatures:
         """Features, shape (N, q), of N transitions; facts as in `logel.data.facts`."""
         arrays = (observations, actions, next_observations)
         values = np.asarray(call_with_facts(self.function, *arrays, **facts), dtype=float)
+        if values.size != len(actions) * len(self.names):
+            raise OptionError(
+                f"the feature function must return {len(self.names)} columns "
+                f"({', '.join(self.names)}) for {len(actions)} transitions, but returned shape "
+                f"{values.shape}"
+            )
         return values.reshape(len(actions), len(self.names))
 
 
