@@ -30,9 +30,10 @@ _PACKAGES = {
     "arviz": ("arviz",),
     "box2d": ("Box2D",),
     "minari": ("h5py", "minari"),
-    "mujoco": ("mujoco", "sb3_contrib", "stable_baselines3", "tensorboard"),
+    "mujoco": ("mujoco",),
     "ray": ("ray",),
     "report": ("matplotlib", "pandas", "plotly"),
+    "sb3": ("sb3_contrib", "stable_baselines3", "tensorboard"),
     "sumo": ("libsumo",),
     "tables": ("pyarrow",),
 }

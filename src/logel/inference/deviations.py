@@ -7,7 +7,7 @@ are linear in state features, each stage's residuals say which it is, before any
 from __future__ import annotations
 
 import numpy as np
-from scipy import stats
+from scipy.special import chdtrc
 
 from logel.data.stage import Stage
 from logel.policies.base import Policy
@@ -57,7 +57,7 @@ class Deviations:
 def _fixed_after_all(logs: Float, freedom: Array, mean: Float) -> tuple[str, ...]:
     """Where log-variances (stages, k) are fitted though they do not change."""
     misfit = float((freedom[:, None] * (logs - mean) ** 2).sum() / 2)
-    same = stats.chi2.sf(misfit, (len(logs) - 1) * logs.shape[1]) > _LEVEL
+    same = chdtrc((len(logs) - 1) * logs.shape[1], misfit) > _LEVEL
     if not same or np.sqrt(2 / freedom.min()) > _SURE:
         return ()
     shown = _shown(mean)

@@ -33,7 +33,7 @@ try:
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
     from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 except ImportError as error:
-    raise MissingExtraError("stable-baselines3", "mujoco") from error
+    raise MissingExtraError("stable-baselines3", "sb3") from error
 
 logger = logging.getLogger(__name__)
 

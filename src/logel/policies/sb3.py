@@ -262,7 +262,7 @@ def _actor_critic(model: Any) -> Any:
     try:
         from stable_baselines3.common.policies import ActorCriticPolicy
     except ImportError as error:
-        raise MissingExtraError("stable-baselines3", "mujoco") from error
+        raise MissingExtraError("stable-baselines3", "sb3") from error
     policy = getattr(model, "policy", model)
     if not (isinstance(policy, ActorCriticPolicy) or is_maskable(policy)):
         raise PolicyError(

@@ -191,7 +191,7 @@ def _reward_normaliser(env: Any) -> dict[str, float] | None:
     try:
         from stable_baselines3.common.vec_env import unwrap_vec_normalize
     except ImportError as error:
-        raise MissingExtraError("stable-baselines3", "mujoco") from error
+        raise MissingExtraError("stable-baselines3", "sb3") from error
     normaliser = None if env is None else unwrap_vec_normalize(env)
     # One whose statistics stand still only multiplies rewards by a number.
     if normaliser is None or not (normaliser.norm_reward and normaliser.training):
