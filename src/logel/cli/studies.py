@@ -44,9 +44,10 @@ def demo(
     console.print(_weight_table(result, steps))
     console.print(
         f"Both scaled to unit length; only differences between areas can be seen.\n"
-        f"Planning for the recovered reward earns {result.value:.3f} of at most "
-        f"{result.best_value:.3f}; the learner itself had reached {result.learner_value:.3f}, "
-        f"a uniform policy {result.uniform_value:.3f}.\nPicture: {out}"
+        f"True discounted reward from the start, without end: planning for the recovered reward "
+        f"earns {result.value:.3f} of at most {result.best_value:.3f}; the learner's last policy "
+        f"{result.learner_value:.3f}, acting at random {result.uniform_value:.3f}.\n"
+        f"Picture: {out}"
     )
 
 
