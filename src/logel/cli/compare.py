@@ -19,8 +19,10 @@ from logel.cli.console import (
     OwnWorlds,
     Quiet,
     Seed,
+    StageRange,
     Verbose,
     WorldFile,
+    cut,
     progress_bars,
 )
 from logel.cli.features import FeaturesName, named_features
@@ -75,6 +77,7 @@ def compare(
     policy: FamilyName = "auto",
     clone: Clone = False,
     features: FeaturesName = None,
+    stages: StageRange = None,
     world: WorldFile = None,
     own_worlds: OwnWorlds = False,
     out: Annotated[Path | None, Option(help="Save the contrast as JSON.")] = None,
@@ -102,7 +105,7 @@ def compare(
             contrast = _of_histories(
                 paths,
                 names,
-                (gamma, policy, clone, world),
+                (gamma, policy, clone, world, stages),
                 method=method,
                 features=named_features(features),
                 use_parameters=not clone,
@@ -132,7 +135,7 @@ def _of_saved(paths: Sequence[Sequence[Path]], names: tuple[str, str], seed: int
 def _of_histories(
     paths: Sequence[Sequence[Path]],
     names: tuple[str, str],
-    asked: tuple[float | None, str, bool, Path | None],
+    asked: tuple[float | None, str, bool, Path | None, str | None],
     **options: Any,
 ) -> Contrast:
     from logel.data.history import LearningHistory
@@ -140,9 +143,11 @@ def _of_histories(
     from logel.inference.infer import compare_groups
     from logel.policies.choose import choose_common_policy
 
-    gamma, family, clone, world = asked
+    gamma, family, clone, world, stages = asked
     groups = [named_folders(_histories(one, name)) for one, name in zip(paths, names, strict=True)]
-    first, second = ({n: LearningHistory.load(p) for n, p in one.items()} for one in groups)
+    first, second = (
+        {n: cut(LearningHistory.load(p), stages) for n, p in one.items()} for one in groups
+    )
     everyone = {
         str(p): h
         for one, loaded in zip(groups, (first, second), strict=True)

@@ -19,7 +19,9 @@ from logel.cli.console import (
     HistoryFolder,
     Json,
     Quiet,
+    StageRange,
     answer,
+    cut,
     printable,
     progress_bars,
     read_with_progress,
@@ -97,6 +99,7 @@ def export_history(
     to: Annotated[
         str | None, Option(help="csv, parquet or minari; by default told by the name.")
     ] = None,
+    stages: StageRange = None,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -104,7 +107,7 @@ def export_history(
     from logel.data.history import LearningHistory
 
     chosen = _format(to, [out], "--to")
-    loaded = LearningHistory.load(history)
+    loaded = cut(LearningHistory.load(history), stages)
     if chosen == "minari":
         with progress_bars(quiet or json_output) as report:
             written = loaded.to_minari(out, progress=report)
@@ -144,14 +147,21 @@ def _format(name: str | None, paths: Sequence[Path], option: str) -> str:
     return only
 
 
-def inspect(history: HistoryFolder, json_output: Json = False, quiet: Quiet = False) -> None:
+def inspect(
+    history: HistoryFolder,
+    stages: StageRange = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Say what is in a history, and what looks wrong, before you infer anything from it."""
     from logel.data.folder import recorded_versions
     from logel.data.history import LearningHistory
     from logel.data.inspection import inspect_history
 
     with progress_bars(quiet or json_output) as report:
-        overview = inspect_history(read_with_progress(LearningHistory.load(history), report))
+        overview = inspect_history(
+            read_with_progress(cut(LearningHistory.load(history), stages), report)
+        )
     versions = recorded_versions(history)
     if json_output:
         found = {**overview.to_dict(), "versions": versions}

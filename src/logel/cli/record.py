@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from logel.cli.console import Json, Quiet, Seed, Verbose, answer, progress_bars
+from logel.cli.console import Json, Quiet, Seed, Verbose, answer, one_of, progress_bars
 from logel.cli.features import FeaturesName, known_features, named_features, with_names
 from logel.errors import OptionError
 
@@ -68,7 +68,13 @@ def record(
 
 def record_gridworld(
     out: Annotated[Path, Argument(help="Folder of the new history.")],
-    learner: Annotated[str, Option(help="gpomdp, qlearning, spi or svi.")] = "gpomdp",
+    learner: Annotated[
+        str,
+        Option(
+            help="gpomdp, qlearning, spi or svi.",
+            autocompletion=one_of(("gpomdp", "qlearning", "spi", "svi")),
+        ),
+    ] = "gpomdp",
     steps: Annotated[int, Option(help="Updates to record.")] = 30,
     episodes: Annotated[int, Option(help="Episodes per stage.")] = 50,
     horizon: Annotated[int, Option(help="Length of an episode.")] = 20,

@@ -20,9 +20,11 @@ from logel.cli.console import (
     OwnWorlds,
     Quiet,
     Seed,
+    StageRange,
     Verbose,
     WorldFile,
     answer,
+    cut,
     progress_bars,
     read_with_progress,
 )
@@ -47,6 +49,7 @@ def infer(
     policy: FamilyName = "auto",
     clone: Clone = False,
     features: FeaturesName = None,
+    stages: StageRange = None,
     world: WorldFile = None,
     hierarchy: Annotated[
         bool,
@@ -66,7 +69,7 @@ def infer(
     if out is not None:
         check_target(out)
     learners = named_folders(history)
-    loaded = {name: LearningHistory.load(folder) for name, folder in learners.items()}
+    loaded = {n: cut(LearningHistory.load(folder), stages) for n, folder in learners.items()}
     from logel.inference.arguments import common_gamma
     from logel.inference.infer import infer_group, infer_reward
     from logel.inference.replayed import replay_might_apply
@@ -135,6 +138,7 @@ def report(
         Path | None, Option(help="Folder of the history behind the estimate: adds stages and maps.")
     ] = None,
     out: Annotated[Path, Option(help="The page to write.")] = Path("report.html"),
+    stages: StageRange = None,
     picture: Annotated[Path | None, Option(help="A PNG of the reward to show as it is.")] = None,
     open_page: Annotated[bool, Option("--open", help="Show it in the browser.")] = False,
     json_output: Json = False,
@@ -146,7 +150,7 @@ def report(
 
     if not run.exists():
         raise OptionError(f"there is no estimate and no study at {run}")
-    loaded = None if history is None else LearningHistory.load(history)
+    loaded = None if history is None else cut(LearningHistory.load(history), stages)
     drawn = None if picture is None else picture.read_bytes()
     with progress_bars(quiet or json_output) as told:
         if loaded is not None:

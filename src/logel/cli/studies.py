@@ -11,12 +11,22 @@ from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
-from logel.cli.console import Json, Quiet, Seed, progress_bars
+from logel.cli.console import Json, Quiet, Seed, one_of, progress_bars
 from logel.cli.record import MapOption, read_map
 
 if TYPE_CHECKING:
     from logel.studies.demo import DemoResult
     from logel.studies.study import StudyResult
+
+
+# Named here, since the studies themselves are slow to import.
+STUDY_NAMES = (
+    *("gridworld", "gridworld-known", "gridworld-learners", "gridworld-curves"),
+    *("accuracy", "accuracy-random", "accuracy-paper", "accuracy-known", "accuracy-null"),
+    *("accuracy-coverage", "accuracy-worlds", "accuracy-bound", "accuracy-jacobians"),
+    *("crossroad", "mujoco", "hopper", "reacher", "audit", "audit-wrong", "foragers"),
+    *("lunarlander", "cohort"),
+)
 
 
 def demo(
@@ -70,9 +80,10 @@ def reproduce(
     study: Annotated[
         str,
         Argument(
+            autocompletion=one_of(STUDY_NAMES),
             help="gridworld (-known, -learners, -curves), accuracy (-random, -paper, -known, "
             "-null, -coverage, -worlds, -bound, -jacobians), crossroad, mujoco (hopper, "
-            "reacher), audit, audit-wrong, foragers, or lunarlander."
+            "reacher), audit, audit-wrong, foragers, or lunarlander.",
         ),
     ],
     runs: Annotated[int, Option(help="Number of seeds.")] = 20,

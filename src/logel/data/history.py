@@ -21,6 +21,7 @@ from logel.data.frames import frame_of_stages, frame_of_steps, table_of_frame
 from logel.data.limits import FilePath, Limits
 from logel.data.minari import read_minari, write_minari
 from logel.data.notebook import history_html, history_line
+from logel.data.plots import plot_history
 from logel.data.stage import Episode
 from logel.data.tables import contents_of_tables
 from logel.data.windows import Cut, windows_of
@@ -54,6 +55,13 @@ class LearningHistory(Contents):
 
     def _repr_html_(self) -> str:
         return history_html(self)
+
+    def plot(self, axes: Any = None) -> list[Any]:
+        """Draw features, lengths of episodes and returns by stage, as far as they are known.
+
+        Needs the extra `report`. Without axes a new figure of pyplot's is made; returns the axes.
+        """
+        return plot_history(self, axes)
 
     @classmethod
     def _of(cls, contents: Contents) -> Self:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logel.data.plots import BLUE, GREY, rule, tidy
 from logel.envs.gridworld import GridMap
 from logel.envs.tabular import optimal_policy
 from logel.inference.estimate import RewardEstimate
@@ -15,7 +16,7 @@ from logel.inference.gauge import direction_error
 from logel.inference.infer import infer_reward
 from logel.learners.tabular import GPOMDPLearner
 from logel.studies.measures import family, world
-from logel.studies.plots import BLUE, GREY, new_figure, rule, tidy
+from logel.studies.plots import new_figure
 from logel.types import Float, Progress
 
 if TYPE_CHECKING:
