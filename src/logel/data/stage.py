@@ -327,22 +327,28 @@ class Stage:
         """The same stage with features computed by a callable in place of the recorded ones.
 
         To one that asks (see `logel.data.facts`), an episode that was cut off, by whatever, counts
-        as truncated, and times are those within the episodes as they are here.
+        as truncated, and times are those within the episodes as they are here. Where last states
+        were not seen, features must not depend on them.
         """
         terminated = np.zeros(self.n_steps, dtype=bool)
         truncated = terminated.copy()
         ends = self.starts + self.lengths - 1
         terminated[ends], truncated[ends] = self.terminated, ~self.terminated
-        values = call_with_facts(
-            features,
-            self.observations,
-            self.actions,
-            self.next_observations(),
-            terminated=terminated,
-            truncated=truncated,
-            times=self.times,
+        facts = {"terminated": terminated, "truncated": truncated, "times": self.times}
+
+        def computed(stage: Stage) -> Array:
+            arrays = (self.observations, self.actions, stage.next_observations())
+            return np.asarray(call_with_facts(features, *arrays, **facts))
+
+        if self.last_observations is not None:
+            return replace(self, features=computed(self))
+        values, *others = (
+            computed(replace(self, last_observations=np.roll(self.observations[ends], k, axis=0)))
+            for k in (0, 1, len(ends) // 2)
         )
-        return replace(self, features=np.asarray(values))
+        if any(not np.array_equal(values, other) for other in others):
+            self.next_observations()  # which says that they are needed
+        return replace(self, features=values)
 
     def take(self, episodes: Array) -> Stage:
         """The stage restricted to some episodes, given by index, in that order (repeats allowed).
