@@ -343,8 +343,9 @@ class Stage:
         if self.last_observations is not None:
             return replace(self, features=computed(self))
         values, *others = (
-            computed(replace(self, last_observations=np.roll(self.observations[ends], k, axis=0)))
-            for k in (0, 1, len(ends) // 2)
+            # Several guesses at what followed: none may make a difference.
+            computed(replace(self, last_observations=np.roll(self.observations, k, axis=0)[ends]))
+            for k in (0, 1, self.n_steps // 2)
         )
         if any(not np.array_equal(values, other) for other in others):
             self.next_observations()  # which says that they are needed
