@@ -33,6 +33,7 @@ from logel.errors import OptionError
 from logel.threads import limited_threads
 
 if TYPE_CHECKING:
+    from logel.inference.estimate import RewardEstimate
     from logel.policies.base import Policy
     from logel.worlds.known import KnownWorld
 
@@ -114,7 +115,7 @@ def named_folders(folders: Sequence[Path]) -> dict[str, Path]:
     last = [folder.name for folder in folders]
     names = last if len(set(last)) == len(last) else [str(folder) for folder in folders]
     if len(set(names)) < len(names):
-        raise OptionError("a history is named twice: no learner counts for two")
+        raise OptionError("one is named twice: nothing counts for two")
     return dict(zip(names, folders, strict=True))
 
 
@@ -128,10 +129,11 @@ def check_target(out: Path) -> None:
 
 def report(
     run: Annotated[
-        Path,
+        list[Path],
         Argument(
-            metavar="RUN_OR_ESTIMATE",
-            help="What `logel infer` or `compare` saved, or a folder of `logel reproduce`.",
+            metavar="RUN_OR_ESTIMATE...",
+            help="What `logel infer` or `compare` saved, or a folder of `logel reproduce`; several "
+            "estimates: side by side.",
         ),
     ],
     history: Annotated[
@@ -148,19 +150,33 @@ def report(
     from logel.data.history import LearningHistory
     from logel.report.page import write_report
 
-    if not run.exists():
-        raise OptionError(f"there is no estimate and no study at {run}")
+    result = _reported(run, alone=history is None and picture is None)
     loaded = None if history is None else cut(LearningHistory.load(history), stages)
     drawn = None if picture is None else picture.read_bytes()
     with progress_bars(quiet or json_output) as told:
         if loaded is not None:
             loaded = read_with_progress(loaded, told)
-        page = write_report(run, out, history=loaded, picture=drawn)
+        page = write_report(result, out, history=loaded, picture=drawn)
     size = page.stat().st_size
     sentence = f"wrote {page} ({size / 1e3:.0f} kB)"
     answer({"report": str(page), "bytes": size}, sentence, json_output=json_output)
     if open_page:
         webbrowser.open(page.resolve().as_uri())
+
+
+def _reported(paths: Sequence[Path], *, alone: bool) -> Path | dict[str, RewardEstimate]:
+    """One path, or several saved estimates by the shortest names that tell them apart."""
+    from logel.inference.estimate import RewardEstimate
+
+    for path in paths:
+        if not path.exists():
+            raise OptionError(f"there is no estimate and no study at {path}")
+    if len(paths) == 1:
+        return paths[0]
+    if not alone:
+        raise OptionError("several estimates are compared without a history or picture")
+    named = {name.removesuffix(".json"): path for name, path in named_folders(paths).items()}
+    return {name: RewardEstimate.load(path) for name, path in named.items()}
 
 
 def train(
