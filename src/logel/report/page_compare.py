@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from logel.errors import OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.report.page_forest import MOST_FEATURES, MOST_LEARNERS, blocks, forest_plot
 from logel.report.page_parts import assemble, section, table
-from logel.report.page_words import headline, status_words, verdicts
+from logel.report.page_words import Verdicts, headline, status_words, verdicts
 from logel.report.safe_text import clean, escape, listed, number, plain
 
 _TITLE = "Several answers side by side"
@@ -60,7 +60,7 @@ def _data(estimates: Mapping[str, RewardEstimate]) -> dict[str, Any]:
     shown = np.sort(np.argsort(-sizes, kind="stable")[:MOST_FEATURES])
     rows = {n: (e.weights, e.interval(0.95)) for n, e in zip(names, every, strict=True)}
     found = [verdicts(e) for e in every]
-    words = [[_WORDS[v.word(j)] for v in found] for j in range(len(features))]
+    words = [_words(found, j) for j in range(len(features))]
     weights = np.array([e.weights for e in every]).T
     cells = [
         (name, *map(_cell, said, row))
@@ -73,6 +73,10 @@ def _data(estimates: Mapping[str, RewardEstimate]) -> dict[str, Any]:
         "verdicts": cells,
         "answers": list(map(_answer, names, every)),
     }
+
+
+def _words(found: Sequence[Verdicts], feature: int) -> list[str]:
+    return [_WORDS[one.word(feature)] for one in found]
 
 
 def _answer(name: str, estimate: RewardEstimate) -> tuple[str, str, str]:
