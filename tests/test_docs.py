@@ -5,7 +5,8 @@ The blocks of a page run in order, in one namespace and one empty folder:
 * ```python blocks are executed;
 * ```shell blocks hold `logel` commands, which go through the command line;
 * a ```text block below `<!-- output -->` is what the block before it printed, numbers roughly;
-* a block below `<!-- not run: REASON -->` is left alone.
+* a block below `<!-- not run: REASON -->` is left alone, and one below `<!-- needs PACKAGE -->`
+  where that is not installed.
 """
 
 import os
@@ -16,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
 
@@ -29,9 +31,20 @@ from logel.worlds.table import TabularWorld
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # They train agents or fit jointly, more than once.
-_LONG = {"README.md", "docs/howto/sb3.md", "docs/howto/trajectories.md", "docs/tutorial.md"}
-# The README's training run, shorter: what it shows is measured by benchmarks/flagship.py.
-_SHORTER = ("learn(128_000,", "learn(4_096,")
+_LONG = {
+    "README.md",
+    *(f"docs/howto/{name}.md" for name in ("first-minutes", "sb3", "trajectories")),
+    "docs/tutorial.md",
+}
+# Training runs, shorter: what the README's shows is measured by benchmarks/flagship.py, what others
+# show was written down from whole ones.
+_SHORTER = {
+    "learn(128_000,": "learn(4_096,",
+    "learn(20_000,": "learn(2_048,",
+    "learn(98_304,": "learn(24_576,",
+    "learn(100_000,": "learn(15_360,",
+    "--episodes 500": "--episodes 20",
+}
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<remark>[^\n]*?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -51,12 +64,16 @@ class Block:
 
 def blocks_of(page: Path) -> Iterator[Block]:
     """The blocks to be run or compared, in order."""
-    content = page.read_text().replace(*_SHORTER)
+    content = page.read_text()
+    for whole, short in _SHORTER.items():
+        content = content.replace(whole, short)
     for found in _BLOCK.finditer(content):
         remark = found["remark"] or ""
         line = content.count("\n", 0, found.start("text")) + 1
         if remark.startswith("not run"):
             assert re.fullmatch(r"not run: \w.+", remark), f"{page}:{line}: say why it is not run"
+            continue
+        if remark.startswith("needs ") and find_spec(remark.removeprefix("needs ")) is None:
             continue
         yield Block(found["language"], found["text"], line, output=remark == "output")
 

@@ -16,6 +16,7 @@ from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.envs.mujoco import FEATURES
 from logel.learners.tabular import SoftValueIteration, observe
 
+ROOT = Path(__file__).parents[1]
 # Refuses imports as if the packages were not there, and runs commands one after the other.
 PROGRAM = """
 import contextlib, io, json, sys
@@ -106,7 +107,7 @@ def test_one_sentence_names_the_extra(cases: dict[str, list[str]], folder: Path)
         cases.items(), without(set(cases), list(cases.values()), folder), strict=True
     ):
         assert code == 2 and out == "", (command, out, err)
-        extra = f"pip install 'logel[{EXTRAS[package]}]'"
+        extra = f"pip install '{ROOT}[{EXTRAS[package]}]'"
         assert err.startswith("error: ") and err.strip().endswith(extra), err
         assert package in err.replace("-", "_"), err
         assert len(err.strip().splitlines()) == 1
@@ -136,6 +137,7 @@ def test_import_and_help_cost_little_without_any_extra(folder: Path) -> None:
     measure = "import time\nprint(time.process_time())"
     for program in (
         "import logel",
+        "from logel import infer_reward",
         "sys.argv = ['logel', '--help']\nfrom logel.cli.main import main\n"
         "try: main()\nexcept SystemExit: pass",
     ):
@@ -148,7 +150,7 @@ def test_import_and_help_cost_little_without_any_extra(folder: Path) -> None:
                 check=True,
             )
             times.append(float(done.stdout.split()[-1]))
-        assert min(times) < 1.0, times
+        assert min(times) < (2.0 if "infer_reward" in program else 1.0), times
 
 
 def test_every_optional_package_has_an_extra_that_exists() -> None:

@@ -137,4 +137,4 @@ def test_without_stable_baselines_all_names_import_and_the_recorder_names_the_ex
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert "pip install 'logel[mujoco]'" in done.stdout
+    assert "[sb3]'" in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from pathlib import Path
 
 
 class LogelError(Exception):
@@ -49,6 +50,14 @@ class MissingExtraError(LogelError, ImportError):
     """An optional dependency is not installed; the message names the extra that installs it."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(
-            f"{package} is not installed; install it with: pip install 'logel[{extra}]'"
-        )
+        super().__init__(f"{package} is not installed; install it with: {_install(extra)}")
+
+
+def _install(extra: str) -> str:
+    """The command that installs an extra, also where logel runs from a checkout."""
+    checkout = Path(__file__).resolve().parents[2]
+    if not (checkout / "pyproject.toml").is_file():
+        return f"pip install 'logel[{extra}]'"
+    # In the checkout itself the short form does.
+    where = "." if Path.cwd() == checkout else str(checkout)
+    return f"pip install '{where}[{extra}]'"

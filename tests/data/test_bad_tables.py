@@ -334,7 +334,7 @@ def test_missing_packages_name_their_extra(
     (tmp_path / "metadata.json").write_text("{}")
     history = LearningHistory.from_csv(tmp_path / "good.csv")
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=rf"{package} is not .*'logel\[{extra}\]'"):
+    with pytest.raises(MissingExtraError, match=rf"{package} is not .*\[{extra}\]'"):
         call(history, tmp_path)
 
 

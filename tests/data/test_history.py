@@ -170,7 +170,10 @@ def test_a_last_state_unseen_in_one_episode_is_unseen_in_the_stage() -> None:
     with pytest.raises(HistoryError, match=r"last state: give observations of shape \(T \+ 1"):
         stage.next_observations()
     with pytest.raises(HistoryError, match="last state"):
-        stage.with_features(lambda s, a, n: np.ones((len(a), 1)))
+        stage.with_features(lambda s, a, n: n[:, None])
+    # Features that do not look there need no last state.
+    made = stage.with_features(lambda s, a, n: np.stack([s, a], axis=1))
+    np.testing.assert_array_equal(made.features[:, 0], stage.observations)
 
 
 def test_features_from_a_callable_see_transitions_and_replace_recorded_ones() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from logel.data.history import LearningHistory
 from logel.data.stage import Episode, Stage
+from logel.errors import FormatError
 
 NAMES = st.lists(
     st.text(max_size=5).filter(lambda name: not set(name) & {"\n", "\r"}),
@@ -117,6 +119,74 @@ def frames(draw: st.DrawFn) -> pd.DataFrame:
 
 def names_of(kind: str, n: int) -> list[str]:
     return [kind] if n == 0 else [f"{kind}_{k}" for k in range(n)]
+
+
+def recorded() -> LearningHistory:
+    """A history with all that is no table."""
+    rng = np.random.default_rng(0)
+    stages = [
+        [
+            Episode(
+                rng.normal(size=(4, 2)).astype(np.float32),
+                rng.integers(3, size=3),
+                rng.normal(size=(3, 2)).astype(np.float32),
+            )
+        ]
+        for _ in range(3)
+    ]
+    made = LearningHistory.from_episodes(
+        stages,
+        parameters=rng.normal(size=(3, 4)),
+        learning_rates=[0.1, 0.2],
+        feature_names=["a", "b"],
+        metadata={"gamma": 0.9, "learner": "PPO", "policy": {"hidden": [8]}},
+        own_episodes=True,
+    )
+    return replace(made, notes=({"update": 0}, {}, {"update": 2}), complete=False)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_tables_keep_what_is_no_table(kind: str, tmp_path: Path) -> None:
+    history, path = recorded(), tmp_path / f"steps.{kind}"
+    read = getattr(LearningHistory, f"from_{kind}")
+    written = getattr(history, f"to_{kind}")(path)
+    assert [p.name for p in written] == [
+        f"steps.{kind}",
+        f"steps-stages.{kind}",
+        f"steps.{kind}.about.json",
+    ]
+    back = read(path)
+    assert_same_stages(back, history)
+    for name in ("metadata", "notes", "own_episodes", "complete", "gamma"):
+        assert getattr(back, name) == getattr(history, name), name
+    np.testing.assert_array_equal(back.parameters(), history.parameters())
+    np.testing.assert_array_equal(back.learning_rates, history.learning_rates)
+    # What is said now counts more than what was said then.
+    assert read(path, metadata={"gamma": 0.5}).gamma == 0.5
+    (tmp_path / f"steps-stages.{kind}").unlink()
+    assert read(path).parameters() is None and read(path).gamma == 0.9
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("{", "corrupted"),
+        ("[]", "is not about a table of steps"),
+        ('{"format": "logel-table", "format_version": 9}', "upgrade logel"),
+        ('{"format": "logel-table", "format_version": 1}', "corrupted"),
+        ("other stages", "is about 7 stages, but the table has 3"),
+        ("bad notes", "notes must be a list of tables"),
+    ],
+)
+def test_a_broken_file_beside_a_table_is_refused(text: str, says: str, tmp_path: Path) -> None:
+    *_, about = recorded().to_csv(tmp_path / "steps.csv")
+    if text == "other stages":
+        text = about.read_text().replace('"n_stages": 3', '"n_stages": 7')
+    if text == "bad notes":
+        text = json.dumps({**json.loads(about.read_text()), "notes": ["x"]})
+    about.write_text(text)
+    with pytest.raises(FormatError, match=says):
+        LearningHistory.from_csv(tmp_path / "steps.csv")
 
 
 @given(frames())

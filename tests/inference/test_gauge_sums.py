@@ -250,6 +250,25 @@ def test_a_constant_pays_for_lasting_once_episodes_end() -> None:
             assert gauge_of(stage, *columns, gamma=0.9, bootstrap=bootstrap).n == n
 
 
+def test_steps_and_ends_that_are_all_paid_are_collinear_and_called_so() -> None:
+    rng = np.random.default_rng(8)
+    stage = walks(rng, ends=0.1, n_episodes=60)
+    over = np.zeros(stage.n_steps, dtype=bool)
+    over[(stage.starts + stage.lengths - 1)[stage.terminated]] = True
+    goal = over & (stage.actions == 0)
+    hole = over & ~goal
+    step = np.ones(stage.n_steps)
+    gauge = gauge_of(stage, step, goal, hole, by_pair(rng, stage), gamma=0.9)
+    assert_spans(gauge, [0.1, 0.9, 0.9, 0])
+    assert gauge.reasons == (
+        "f0, f1 and f2 are collinear under discounting, because every episode that ends does so in "
+        "one of the two (f1 and f2)",
+    )
+    # An end that is not paid sets all of them free.
+    other = hole & (stage.actions == 1)
+    assert gauge_of(stage, step, goal, hole & ~other, gamma=0.9).n == 0
+
+
 # --- continuous worlds ----------------------------------------------------------------------
 
 

@@ -219,7 +219,7 @@ def test_bad_checkpoints_cost_one_sentence(trained: tuple[Path, A2C], tmp_path: 
         "twice": ({"b_1.zip": good}, "CartPole-v1", "both of step 1"),
         "nameless": ({"best.zip": good}, "CartPole-v1", "does not tell its step"),
         "alone": ({}, "CartPole-v1", "at least two"),
-        "world": ({"a_2.zip": good}, "Acrobot-v1", "no reward features"),
+        "world": ({"a_2.zip": good}, "CliffWalking-v1", "no reward features"),
         "unknown": ({"a_2.zip": good}, "Nowhere-v0", "no environment 'Nowhere-v0'"),
         "wrong": ({"a_2.zip": good}, "Hopper-v5", "another environment"),
     }

@@ -37,7 +37,8 @@ def test_the_headline_sorts_features_by_their_intervals() -> None:
     found = verdicts(example())
     assert (found.paid, found.pays, found.open, found.silent) == ((0,), (1,), (2,), ())
     assert headline(example()) == (
-        "The learner is paid for goal and pays for cliff; the sign of grass is still open."
+        "The learner is paid for goal (0.8, 95% 0.599 to 1) and pays for cliff (\u22120.6, 95% "
+        "\u22120.801 to \u22120.399); the sign of grass is still open."
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from looks import WAYS, seen
 from pages import HOSTILE, STUDY, example
 
 from logel.data.history import LearningHistory
@@ -181,6 +182,37 @@ def test_a_phone_scrolls_one_way_only(browser: Any, page_file: Path, tmp_path: P
         with opened(browser, file, viewport={"width": 390, "height": 844}) as page:
             page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
             assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_cut_off_and_no_text_lies_on_another(
+    browser: Any, page_file: Path, tmp_path: Path, way: str
+) -> None:
+    pages = [page_file, write_report({"a": example(), "b": example()}, tmp_path / "both.html")]
+    for file in pages:
+        picture = tmp_path / f"{way}.png"
+        assert seen(browser, file.as_uri(), way, picture, ready="html[data-ready]") == []
+        assert picture.stat().st_size > 10_000
+
+
+def test_a_check_of_looks_sees_faults(browser: Any, tmp_path: Path) -> None:
+    page = tmp_path / "bad.html"
+    page.write_text(
+        "<div style='width:3em;overflow:hidden;white-space:nowrap'><p>cut somewhere here</p></div>"
+        "<p style='margin:0'>one</p><p style='margin:-1em 0 0'>two</p>"
+    )
+    assert sorted(seen(browser, page.as_uri(), "desktop")) == [
+        "cut off: cut somewhere here",
+        "one | two",
+    ]
+
+
+def test_print_shows_every_row(browser: Any, page_file: Path) -> None:
+    with opened(browser, page_file) as page:
+        page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+        page.emulate_media(media="print")
+        cut = "boxes => boxes.filter(b => b.scrollHeight > b.clientHeight + 2).length"
+        assert page.eval_on_selector_all(".scroll", cut) == 0
 
 
 def test_the_claims_of_a_study_can_be_filtered(browser: Any, tmp_path: Path) -> None:

@@ -19,11 +19,14 @@ from logel.cli.console import (
     OwnWorlds,
     Quiet,
     Seed,
+    StageRange,
     Verbose,
     WorldFile,
+    cut,
     progress_bars,
 )
-from logel.cli.reward import check_target, common_discount, known_world, named_folders
+from logel.cli.features import FeaturesName, named_features
+from logel.cli.reward import check_target, known_world, named_folders
 from logel.errors import OptionError
 
 if TYPE_CHECKING:
@@ -73,6 +76,8 @@ def compare(
     method: MethodName = "default",
     policy: FamilyName = "auto",
     clone: Clone = False,
+    features: FeaturesName = None,
+    stages: StageRange = None,
     world: WorldFile = None,
     own_worlds: OwnWorlds = False,
     out: Annotated[Path | None, Option(help="Save the contrast as JSON.")] = None,
@@ -100,8 +105,9 @@ def compare(
             contrast = _of_histories(
                 paths,
                 names,
-                (gamma, policy, clone, world),
+                (gamma, policy, clone, world, stages),
                 method=method,
+                features=named_features(features),
                 use_parameters=not clone,
                 seed=seed,
                 pool_world=not own_worlds,
@@ -129,22 +135,25 @@ def _of_saved(paths: Sequence[Sequence[Path]], names: tuple[str, str], seed: int
 def _of_histories(
     paths: Sequence[Sequence[Path]],
     names: tuple[str, str],
-    asked: tuple[float | None, str, bool, Path | None],
+    asked: tuple[float | None, str, bool, Path | None, str | None],
     **options: Any,
 ) -> Contrast:
     from logel.data.history import LearningHistory
+    from logel.inference.arguments import common_gamma
     from logel.inference.infer import compare_groups
     from logel.policies.choose import choose_common_policy
 
-    gamma, family, clone, world = asked
+    gamma, family, clone, world, stages = asked
     groups = [named_folders(_histories(one, name)) for one, name in zip(paths, names, strict=True)]
-    first, second = ({n: LearningHistory.load(p) for n, p in one.items()} for one in groups)
+    first, second = (
+        {n: cut(LearningHistory.load(p), stages) for n, p in one.items()} for one in groups
+    )
     everyone = {
         str(p): h
         for one, loaded in zip(groups, (first, second), strict=True)
         for p, h in zip(one.values(), loaded.values(), strict=True)
     }
-    discount = common_discount(everyone, gamma)
+    discount = common_gamma(everyone, gamma)
     policy = choose_common_policy(everyone, family, known=not clone)
     options["world"] = None if world is None else known_world(world, policy)
     return compare_groups(first, second, policy, gamma=discount, names=names, **options)

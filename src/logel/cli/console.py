@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from logel import __version__
-from logel.errors import LogelError, MissingExtraError
+from logel.errors import LogelError, MissingExtraError, OptionError
 
 if TYPE_CHECKING:
     from logel.data.history import LearningHistory
@@ -30,9 +31,10 @@ _PACKAGES = {
     "arviz": ("arviz",),
     "box2d": ("Box2D",),
     "minari": ("h5py", "minari"),
-    "mujoco": ("mujoco", "sb3_contrib", "stable_baselines3", "tensorboard"),
+    "mujoco": ("mujoco",),
     "ray": ("ray",),
     "report": ("matplotlib", "pandas", "plotly"),
+    "sb3": ("sb3_contrib", "stable_baselines3", "tensorboard"),
     "sumo": ("libsumo",),
     "tables": ("pyarrow",),
 }
@@ -48,11 +50,32 @@ OwnWorlds = Annotated[
 Discount = Annotated[
     float | None, Option(help="Discount factor; by default the one that was recorded.")
 ]
+METHODS = ("default", "joint", "two-step", "replay", "mirror", "paper", "authors")
+FAMILIES = ("auto", "tabular", "linear", "mlp")
+
+
+def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
+    """What a shell may complete the beginning of a name to."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
 MethodName = Annotated[
-    str, Option(help="default, joint, two-step, replay, mirror, paper or authors.")
+    str,
+    Option(
+        help="default, joint, two-step, replay, mirror, paper or authors.",
+        autocompletion=one_of(METHODS),
+    ),
 ]
 FamilyName = Annotated[
-    str, Option(help="auto, tabular, linear or mlp: the family of the policies.")
+    str,
+    Option(
+        help="auto, tabular, linear or mlp: the family of the policies.",
+        autocompletion=one_of(FAMILIES),
+    ),
+]
+StageRange = Annotated[
+    str | None,
+    Option("--stages", metavar="FROM:TO", help="Only these stages, counted from 0; TO is not one."),
 ]
 Clone = Annotated[bool, Option("--clone", help="Clone even if the parameters are recorded.")]
 WorldFile = Annotated[
@@ -146,6 +169,17 @@ def progress_bars(quiet: bool, *, verbose: bool = False) -> Iterator[Progress]:
             bars.update(tasks[what], completed=done, total=total)
 
         yield report
+
+
+def cut(history: LearningHistory, stages: str | None) -> LearningHistory:
+    """The stages that `--stages` asks for; all without it."""
+    if stages is None:
+        return history
+    found = re.fullmatch(r"(-?\d{0,9}):(-?\d{0,9})", stages)
+    if found is None:
+        raise OptionError(f"--stages must be FROM:TO, such as 5:20, but is {stages!r}")
+    start, stop = (int(text) if text not in ("", "-") else None for text in found.groups())
+    return history.slice(start or 0, stop)
 
 
 def read_with_progress(history: LearningHistory, report: Progress) -> LearningHistory:

@@ -19,7 +19,9 @@ from logel.cli.console import (
     HistoryFolder,
     Json,
     Quiet,
+    StageRange,
     answer,
+    cut,
     printable,
     progress_bars,
     read_with_progress,
@@ -47,7 +49,10 @@ def import_history(
     ] = None,
     stages: Annotated[
         Path | None,
-        Option(help="Second table: stage, learning_rate, parameter_0, parameter_1, ..."),
+        Option(
+            help="Second table: stage, learning_rate, parameter_0, parameter_1, ...; what "
+            "`logel export` wrote beside a table is found by itself."
+        ),
     ] = None,
     ignore: Annotated[
         list[str] | None, Option(help="A column to leave out; may be repeated.")
@@ -73,16 +78,6 @@ def import_history(
         f"to {out}; look at it with: logel inspect {out}"
     )
     answer({**made, "history": str(out)}, sentence, json_output=json_output)
-    if not json_output and chosen != "minari" and stages is None:
-        _mention_unread(sources)
-
-
-def _mention_unread(sources: Sequence[Path]) -> None:
-    """An exported history keeps its parameters in a second table: say if that was left out."""
-    left = _stages_beside(sources[0])
-    if len(sources) == 1 and left.is_file():
-        told = f"note: {left} was not read; if it holds the parameters, pass --stages {left}"
-        typer.echo(told, err=True)
 
 
 def _reader(
@@ -104,6 +99,7 @@ def export_history(
     to: Annotated[
         str | None, Option(help="csv, parquet or minari; by default told by the name.")
     ] = None,
+    stages: StageRange = None,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -111,43 +107,19 @@ def export_history(
     from logel.data.history import LearningHistory
 
     chosen = _format(to, [out], "--to")
-    loaded = LearningHistory.load(history)
+    loaded = cut(LearningHistory.load(history), stages)
     if chosen == "minari":
         with progress_bars(quiet or json_output) as report:
             written = loaded.to_minari(out, progress=report)
     else:
-        written = _export_tables(loaded, out, chosen)
+        written = loaded.to_csv(out) if chosen == "csv" else loaded.to_parquet(out)
     if json_output:
         typer.echo(json.dumps({**_size(loaded), "written": [str(path) for path in written]}))
         return
-    shown = ", ".join(map(str, written[:2])) + (", ..." if len(written) > 2 else "")
+    shown = ", ".join(map(str, written[:3])) + (", ..." if len(written) > 3 else "")
     typer.echo(f"exported {len(loaded)} stages to {shown}")
     if chosen != "minari":
-        typer.echo(f"to read it back: {_way_back(loaded, written)}")
-
-
-def _export_tables(history: LearningHistory, out: Path, file_format: str) -> list[Path]:
-    from logel.data.table_files import check_new_file, write_frame
-
-    beside = _stages_beside(out)
-    check_new_file(beside)
-    written = [write_frame(history.to_dataframe(), out, file_format)]
-    second = history.stages_to_dataframe()
-    return written if second is None else [*written, write_frame(second, beside, file_format)]
-
-
-def _stages_beside(table: Path) -> Path:
-    """Where the second table, of parameters and learning rates, goes."""
-    return table.with_name(f"{table.stem}-stages{table.suffix}")
-
-
-def _way_back(history: LearningHistory, written: Sequence[Path]) -> str:
-    """The command that reads exported tables again with all that they hold."""
-    gamma = history.metadata.get("gamma")
-    words = [f"logel import {written[0]}", *(f"--stages {second}" for second in written[1:])]
-    if isinstance(gamma, int | float):
-        words.append(f"--gamma {gamma}")
-    return " ".join([*words, "--out FOLDER"])
+        typer.echo(f"to read it back: logel import {out} --out FOLDER")
 
 
 def _size(history: LearningHistory) -> dict[str, int]:
@@ -175,14 +147,21 @@ def _format(name: str | None, paths: Sequence[Path], option: str) -> str:
     return only
 
 
-def inspect(history: HistoryFolder, json_output: Json = False, quiet: Quiet = False) -> None:
+def inspect(
+    history: HistoryFolder,
+    stages: StageRange = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Say what is in a history, and what looks wrong, before you infer anything from it."""
     from logel.data.folder import recorded_versions
     from logel.data.history import LearningHistory
     from logel.data.inspection import inspect_history
 
     with progress_bars(quiet or json_output) as report:
-        overview = inspect_history(read_with_progress(LearningHistory.load(history), report))
+        overview = inspect_history(
+            read_with_progress(cut(LearningHistory.load(history), stages), report)
+        )
     versions = recorded_versions(history)
     if json_output:
         found = {**overview.to_dict(), "versions": versions}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from logel.cli.console import Json, Quiet, Seed, Verbose, answer, progress_bars
+from logel.cli.console import Json, Quiet, Seed, Verbose, answer, one_of, progress_bars
+from logel.cli.features import FeaturesName, known_features, named_features, with_names
 from logel.errors import OptionError
 
 if TYPE_CHECKING:
     from logel.data.history import LearningHistory
     from logel.envs.gridworld import GridMap
-    from logel.rewards.features import RewardFeatures, StepFeatures
 
 MapOption = Annotated[Path | None, Option("--map", help="Text file with a map of characters.")]
 
@@ -31,14 +29,7 @@ def record(
     ] = None,
     out: Annotated[Path | None, Option(help="Folder of the new history.")] = None,
     episodes: Annotated[int, Option(help="Episodes per checkpoint.")] = 50,
-    features: Annotated[
-        str | None,
-        Option(
-            metavar="MODULE:NAME",
-            help="Reward features of your own; known ones by default (CartPole-v1, "
-            "LunarLander-v3, Hopper-v5, Reacher-v5).",
-        ),
-    ] = None,
+    features: FeaturesName = None,
     activation: Annotated[
         str, Option(help="Between layers: tanh, relu, elu, leaky_relu, gelu or silu.")
     ] = "tanh",
@@ -58,7 +49,7 @@ def record(
         raise OptionError("recording checkpoints needs --checkpoints, --env and --out")
     from logel.learners.checkpoints import record_checkpoints
 
-    chosen = _known_features(env) if features is None else _own_features(features)
+    chosen = known_features(env) if features is None else with_names(named_features(features))
     with progress_bars(quiet or json_output) as report:
         history = record_checkpoints(
             checkpoints,
@@ -77,7 +68,13 @@ def record(
 
 def record_gridworld(
     out: Annotated[Path, Argument(help="Folder of the new history.")],
-    learner: Annotated[str, Option(help="gpomdp, qlearning, spi or svi.")] = "gpomdp",
+    learner: Annotated[
+        str,
+        Option(
+            help="gpomdp, qlearning, spi or svi.",
+            autocompletion=one_of(("gpomdp", "qlearning", "spi", "svi")),
+        ),
+    ] = "gpomdp",
     steps: Annotated[int, Option(help="Updates to record.")] = 30,
     episodes: Annotated[int, Option(help="Episodes per stage.")] = 50,
     horizon: Annotated[int, Option(help="Length of an episode.")] = 20,
@@ -129,48 +126,3 @@ def read_map(path: Path | None) -> GridMap:
         return GridMap.parse(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"cannot read the map {path}: {error}") from None
-
-
-def _known_features(env_id: str) -> RewardFeatures | StepFeatures:
-    from logel.envs.box2d import FEATURES as BOX2D
-    from logel.envs.classic_control import FEATURES as CLASSIC
-    from logel.envs.mujoco import FEATURES as MUJOCO
-
-    known = {**CLASSIC, **BOX2D, **MUJOCO}
-    if env_id in known:
-        return known[env_id]
-    import gymnasium
-
-    if env_id not in gymnasium.registry and ":" not in env_id:
-        raise OptionError(
-            f"there is no environment {env_id!r} in Gymnasium: check --env "
-            f"(features are known for {', '.join(known)})"
-        )
-    raise OptionError(
-        f"no reward features are known for {env_id}: name your own by --features "
-        f"module:name (known: {', '.join(known)})"
-    )
-
-
-def _own_features(name: str) -> Any:
-    """Of a module of the user's own, looked up in the current folder too."""
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise OptionError(f"--features must be module:name, but is {name!r}")
-    here = str(Path.cwd())
-    added = here not in sys.path
-    if added:
-        sys.path.insert(0, here)
-    try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise OptionError(f"cannot load the features {name}: {error}") from None
-    finally:
-        if added:
-            sys.path.remove(here)
-    if not callable(found) or not hasattr(found, "names"):
-        raise OptionError(
-            f"{name} must be callable and have names: wrap your function as "
-            'FunctionFeatures(function, ("one", "two")) of logel.rewards.features'
-        )
-    return found

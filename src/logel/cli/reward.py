@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,17 +20,20 @@ from logel.cli.console import (
     OwnWorlds,
     Quiet,
     Seed,
+    StageRange,
     Verbose,
     WorldFile,
     answer,
+    cut,
     progress_bars,
     read_with_progress,
 )
+from logel.cli.features import FeaturesName, named_features
 from logel.errors import OptionError
 from logel.threads import limited_threads
 
 if TYPE_CHECKING:
-    from logel.data.history import LearningHistory
+    from logel.inference.estimate import RewardEstimate
     from logel.policies.base import Policy
     from logel.worlds.known import KnownWorld
 
@@ -46,6 +49,8 @@ def infer(
     method: MethodName = "default",
     policy: FamilyName = "auto",
     clone: Clone = False,
+    features: FeaturesName = None,
+    stages: StageRange = None,
     world: WorldFile = None,
     hierarchy: Annotated[
         bool,
@@ -65,16 +70,17 @@ def infer(
     if out is not None:
         check_target(out)
     learners = named_folders(history)
-    loaded = {name: LearningHistory.load(folder) for name, folder in learners.items()}
-    discount = common_discount(loaded, gamma)
+    loaded = {n: cut(LearningHistory.load(folder), stages) for n, folder in learners.items()}
+    from logel.inference.arguments import common_gamma
     from logel.inference.infer import infer_group, infer_reward
     from logel.inference.replayed import replay_might_apply
     from logel.policies.choose import choose_common_policy
 
     family = choose_common_policy(loaded, policy, known=not clone, device=device)
     options: dict[str, Any] = {
-        "gamma": discount,
+        "gamma": common_gamma(loaded, gamma),
         "method": method,
+        "features": named_features(features),
         "use_parameters": not clone,
         "seed": seed,
         "pool_world": not own_worlds,
@@ -109,28 +115,8 @@ def named_folders(folders: Sequence[Path]) -> dict[str, Path]:
     last = [folder.name for folder in folders]
     names = last if len(set(last)) == len(last) else [str(folder) for folder in folders]
     if len(set(names)) < len(names):
-        raise OptionError("a history is named twice: no learner counts for two")
+        raise OptionError("one is named twice: nothing counts for two")
     return dict(zip(names, folders, strict=True))
-
-
-def common_discount(histories: Mapping[str, LearningHistory], gamma: float | None) -> float:
-    """As asked, else as recorded, which must be the same for all."""
-    found = {name: _discount(history, gamma) for name, history in histories.items()}
-    (first, discount), *others = found.items()
-    for name, other in others:
-        if other != discount:
-            raise OptionError(
-                f"{first} has the discount factor {discount}, but {name} has {other}: pass --gamma"
-            )
-    return discount
-
-
-def _discount(history: LearningHistory, gamma: float | None) -> float:
-    """As asked, else as recorded."""
-    discount = history.metadata.get("gamma") if gamma is None else gamma
-    if not isinstance(discount, int | float):
-        raise OptionError("the history does not say the discount factor: pass --gamma")
-    return float(discount)
 
 
 def check_target(out: Path) -> None:
@@ -143,16 +129,18 @@ def check_target(out: Path) -> None:
 
 def report(
     run: Annotated[
-        Path,
+        list[Path],
         Argument(
-            metavar="RUN_OR_ESTIMATE",
-            help="What `logel infer` or `compare` saved, or a folder of `logel reproduce`.",
+            metavar="RUN_OR_ESTIMATE...",
+            help="What `logel infer` or `compare` saved, or a folder of `logel reproduce`; several "
+            "estimates: side by side.",
         ),
     ],
     history: Annotated[
         Path | None, Option(help="Folder of the history behind the estimate: adds stages and maps.")
     ] = None,
     out: Annotated[Path, Option(help="The page to write.")] = Path("report.html"),
+    stages: StageRange = None,
     picture: Annotated[Path | None, Option(help="A PNG of the reward to show as it is.")] = None,
     open_page: Annotated[bool, Option("--open", help="Show it in the browser.")] = False,
     json_output: Json = False,
@@ -162,14 +150,13 @@ def report(
     from logel.data.history import LearningHistory
     from logel.report.page import write_report
 
-    if not run.exists():
-        raise OptionError(f"there is no estimate and no study at {run}")
-    loaded = None if history is None else LearningHistory.load(history)
+    result = _reported(run, alone=history is None and picture is None)
+    loaded = None if history is None else cut(LearningHistory.load(history), stages)
     drawn = None if picture is None else picture.read_bytes()
     with progress_bars(quiet or json_output) as told:
         if loaded is not None:
             loaded = read_with_progress(loaded, told)
-        page = write_report(run, out, history=loaded, picture=drawn)
+        page = write_report(result, out, history=loaded, picture=drawn)
     size = page.stat().st_size
     sentence = f"wrote {page} ({size / 1e3:.0f} kB)"
     answer({"report": str(page), "bytes": size}, sentence, json_output=json_output)
@@ -177,9 +164,25 @@ def report(
         webbrowser.open(page.resolve().as_uri())
 
 
+def _reported(paths: Sequence[Path], *, alone: bool) -> Path | dict[str, RewardEstimate]:
+    """One path, or several saved estimates by the shortest names that tell them apart."""
+    from logel.inference.estimate import RewardEstimate
+
+    for path in paths:
+        if not path.exists():
+            raise OptionError(f"there is no estimate and no study at {path}")
+    if len(paths) == 1:
+        return paths[0]
+    if not alone:
+        raise OptionError("several estimates are compared without a history or picture")
+    named = {name.removesuffix(".json"): path for name, path in named_folders(paths).items()}
+    return {name: RewardEstimate.load(path) for name, path in named.items()}
+
+
 def train(
     estimate: Annotated[Path, Option(help="The estimate, as saved by logel infer --out.")],
-    env: Annotated[str, Option(help="Environment: CartPole-v1, Hopper-v5 or Reacher-v5.")],
+    env: Annotated[str, Option(help="Gymnasium name of the environment.")],
+    features: FeaturesName = None,
     init: Annotated[
         Path | None, Option(help="History whose first policy is the agent's first.")
     ] = None,
@@ -211,6 +214,7 @@ def train(
             updates=updates,
             seed=seed,
             initial=initial,
+            features=named_features(features),
             tensorboard=tensorboard,
             progress=report,
         )

@@ -11,12 +11,22 @@ from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
-from logel.cli.console import Json, Quiet, Seed, progress_bars
+from logel.cli.console import Json, Quiet, Seed, one_of, progress_bars
 from logel.cli.record import MapOption, read_map
 
 if TYPE_CHECKING:
     from logel.studies.demo import DemoResult
     from logel.studies.study import StudyResult
+
+
+# Named here, since the studies themselves are slow to import.
+STUDY_NAMES = (
+    *("gridworld", "gridworld-known", "gridworld-learners", "gridworld-curves"),
+    *("accuracy", "accuracy-random", "accuracy-paper", "accuracy-known", "accuracy-null"),
+    *("accuracy-coverage", "accuracy-worlds", "accuracy-bound", "accuracy-jacobians"),
+    *("crossroad", "mujoco", "hopper", "reacher", "audit", "audit-wrong", "foragers"),
+    *("lunarlander", "cohort"),
+)
 
 
 def demo(
@@ -44,9 +54,10 @@ def demo(
     console.print(_weight_table(result, steps))
     console.print(
         f"Both scaled to unit length; only differences between areas can be seen.\n"
-        f"Planning for the recovered reward earns {result.value:.3f} of at most "
-        f"{result.best_value:.3f}; the learner itself had reached {result.learner_value:.3f}, "
-        f"a uniform policy {result.uniform_value:.3f}.\nPicture: {out}"
+        f"True discounted reward from the start, without end: planning for the recovered reward "
+        f"earns {result.value:.3f} of at most {result.best_value:.3f}; the learner's last policy "
+        f"{result.learner_value:.3f}, acting at random {result.uniform_value:.3f}.\n"
+        f"Picture: {out}"
     )
 
 
@@ -69,9 +80,10 @@ def reproduce(
     study: Annotated[
         str,
         Argument(
+            autocompletion=one_of(STUDY_NAMES),
             help="gridworld (-known, -learners, -curves), accuracy (-random, -paper, -known, "
             "-null, -coverage, -worlds, -bound, -jacobians), crossroad, mujoco (hopper, "
-            "reacher), audit, audit-wrong, foragers, or lunarlander."
+            "reacher), audit, audit-wrong, foragers, or lunarlander.",
         ),
     ],
     runs: Annotated[int, Option(help="Number of seeds.")] = 20,

@@ -54,6 +54,13 @@ class Contents:
             check_feature_names(names, self.signature.n_features)
             object.__setattr__(self, "feature_names", names)
 
+    @property
+    def gamma(self) -> float | None:
+        """The learner's discount factor as it was recorded, or None."""
+        told = self.metadata.get("gamma")
+        sound = isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < 1
+        return float(told) if sound else None  # type: ignore[arg-type]
+
     @classmethod
     def from_episodes(
         cls,
@@ -80,6 +87,11 @@ class Contents:
         packed = []
         for t, (episodes, row) in enumerate(zip(stages, rows, strict=True)):
             with named(f"stage {t}"):
+                if isinstance(episodes, Episode):
+                    raise HistoryError(
+                        "is a single episode: pass one list of episodes per stage, or episodes "
+                        "that belong to no stages to LearningHistory.from_sessions"
+                    )
                 packed.append(Stage.from_episodes(episodes, row))
         return cls.from_stages(
             packed,

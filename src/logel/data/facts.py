@@ -34,15 +34,32 @@ def call_with_facts(function: Callable[..., Any], *arrays: Any, **facts: Any) ->
         OptionError: If the function must have a fact that is not known.
     """
     known = {name: value for name, value in facts.items() if value is not None}
+    if not callable(function):
+        raise OptionError(
+            f"features must be a function of transitions, not a {type(function).__name__}: names "
+            "of recorded features belong to the history (feature_names)"
+        )
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # Some functions of compiled modules cannot tell.
         return function(*arrays)
+    _check_number(parameters, len(arrays))
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return function(*arrays, **known)
     # The first ones are the arrays, whatever they are called.
     asked = [p for p in parameters[len(arrays) :] if p.name in FACTS]
     return function(*arrays, **_filled(asked, known))
+
+
+def _check_number(parameters: Sequence[inspect.Parameter], n_arrays: int) -> None:
+    """Refuse a function that does not take the arrays by position."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    n = sum(p.kind in kinds for p in parameters)
+    if n < n_arrays and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise OptionError(
+            f"a feature function takes (observations, actions, next_observations), but this one "
+            f"takes {n} arguments"
+        )
 
 
 def _filled(asked: Sequence[inspect.Parameter], known: Mapping[str, Any]) -> dict[str, Any]:

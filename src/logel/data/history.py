@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy.typing as npt
 
 from logel.data.arrays import stages_of_arrays
+from logel.data.beside import contents_of_files, write_tables
 from logel.data.contents import Contents
 from logel.data.folder import read_folder, write_folder
 from logel.data.frames import frame_of_stages, frame_of_steps, table_of_frame
 from logel.data.limits import FilePath, Limits
 from logel.data.minari import read_minari, write_minari
 from logel.data.notebook import history_html, history_line
+from logel.data.plots import plot_history
 from logel.data.stage import Episode
-from logel.data.table_files import read_tables, write_frame
 from logel.data.tables import contents_of_tables
 from logel.data.windows import Cut, windows_of
 from logel.types import Progress
@@ -54,6 +55,13 @@ class LearningHistory(Contents):
 
     def _repr_html_(self) -> str:
         return history_html(self)
+
+    def plot(self, axes: Any = None) -> list[Any]:
+        """Draw features, lengths of episodes and returns by stage, as far as they are known.
+
+        Needs the extra `report`. Without axes a new figure of pyplot's is made; returns the axes.
+        """
+        return plot_history(self, axes)
 
     @classmethod
     def _of(cls, contents: Contents) -> Self:
@@ -190,6 +198,8 @@ class LearningHistory(Contents):
     ) -> Self:
         """Read CSV files: one with a column `stage`, or several, one per stage.
 
+        What `to_csv` wrote beside a single table is read with it.
+
         Args:
             paths: One row per step, in the order of stage, episode and time; `logel.data.tables`
                 lists the columns.
@@ -199,8 +209,8 @@ class LearningHistory(Contents):
             limits: How large the files may be.
             progress: Called after every file.
         """
-        tables = read_tables("csv", paths, stages, ignore, limits, progress)
-        return cls._of(contents_of_tables(*tables, metadata))
+        rest = (stages, ignore, metadata, limits, progress)
+        return cls._of(contents_of_files("csv", paths, *rest))
 
     @classmethod
     def from_parquet(
@@ -214,16 +224,20 @@ class LearningHistory(Contents):
         progress: Progress | None = None,
     ) -> Self:
         """Read Parquet files; like `from_csv`, with the types the files declare."""
-        tables = read_tables("parquet", paths, stages, ignore, limits, progress)
-        return cls._of(contents_of_tables(*tables, metadata))
+        rest = (stages, ignore, metadata, limits, progress)
+        return cls._of(contents_of_files("parquet", paths, *rest))
 
-    def to_csv(self, path: FilePath) -> None:
-        """Write all steps to a new CSV file; 32-bit floats come back as 64-bit ones."""
-        write_frame(frame_of_steps(self), path, "csv")
+    def to_csv(self, path: FilePath) -> list[Path]:
+        """Write all steps to a new CSV file, and what is no step beside it; return their paths.
 
-    def to_parquet(self, path: FilePath) -> None:
-        """Write all steps to a new Parquet file."""
-        write_frame(frame_of_steps(self), path, "parquet")
+        `steps.csv` gets `steps-stages.csv`, with parameters and learning rates if they are known,
+        and `steps.csv.about.json`, with metadata and notes: `from_csv("steps.csv")` reads all.
+        """
+        return write_tables(self, path, "csv")
+
+    def to_parquet(self, path: FilePath) -> list[Path]:
+        """Write all steps to a new Parquet file, and the rest beside it, as `to_csv` does."""
+        return write_tables(self, path, "parquet")
 
     @classmethod
     def from_minari(

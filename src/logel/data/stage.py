@@ -327,22 +327,29 @@ class Stage:
         """The same stage with features computed by a callable in place of the recorded ones.
 
         To one that asks (see `logel.data.facts`), an episode that was cut off, by whatever, counts
-        as truncated, and times are those within the episodes as they are here.
+        as truncated, and times are those within the episodes as they are here. Where last states
+        were not seen, features must not depend on them.
         """
         terminated = np.zeros(self.n_steps, dtype=bool)
         truncated = terminated.copy()
         ends = self.starts + self.lengths - 1
         terminated[ends], truncated[ends] = self.terminated, ~self.terminated
-        values = call_with_facts(
-            features,
-            self.observations,
-            self.actions,
-            self.next_observations(),
-            terminated=terminated,
-            truncated=truncated,
-            times=self.times,
+        facts = {"terminated": terminated, "truncated": truncated, "times": self.times}
+
+        def computed(stage: Stage) -> Array:
+            arrays = (self.observations, self.actions, stage.next_observations())
+            return np.asarray(call_with_facts(features, *arrays, **facts))
+
+        if self.last_observations is not None:
+            return replace(self, features=computed(self))
+        values, *others = (
+            # Several guesses at what followed: none may make a difference.
+            computed(replace(self, last_observations=np.roll(self.observations, k, axis=0)[ends]))
+            for k in (0, 1, self.n_steps // 2)
         )
-        return replace(self, features=np.asarray(values))
+        if any(not np.array_equal(values, other) for other in others):
+            self.next_observations()  # which says that they are needed
+        return replace(self, features=values)
 
     def take(self, episodes: Array) -> Stage:
         """The stage restricted to some episodes, given by index, in that order (repeats allowed).
@@ -403,6 +410,12 @@ def _check_rows(array: Array, name: str, expected: int) -> None:
 def _check_alike(episodes: Sequence[Episode]) -> None:
     if len(episodes) == 0:
         raise HistoryError("a stage needs at least one episode, but has none")
+    for n, episode in enumerate(episodes):
+        if not isinstance(episode, Episode):
+            raise HistoryError(
+                f"episode {n} is a {type(episode).__name__}: make it one with "
+                "Episode(observations, actions, features)"
+            )
     first = Signature.of(episodes[0])
     for n, episode in enumerate(episodes):
         if (signature := Signature.of(episode)) != first:

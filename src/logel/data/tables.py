@@ -158,36 +158,50 @@ def _check_column(table: Table, name: str) -> None:
         raise HistoryError(f"{table.name} must have a column {name}, but has none")
 
 
+_ADVICE = "sort the rows by stage, episode and time"
+
+
 def _first_rows(table: Table) -> Array:
     """A mask of the rows that start an episode; the first row that is out of order is named."""
-    stage, episode, time = (table.labels(name) for name in _LABELS)
+    labels = [table.labels(name) for name in _LABELS]
+    same, mistakes = _disorder(*labels)
+    wrong = [(int(np.argmax(rows)), k) for k, (rows, _, _) in enumerate(mistakes) if rows.any()]
+    if wrong:
+        rows, column, said = mistakes[min(wrong)[1]]
+        order = np.lexsort(labels[::-1])
+        shuffled = not any(bad.any() for bad, _, _ in _disorder(*(x[order] for x in labels))[1])
+        late = f"{{value}} is out of order; {_ADVICE}"
+        table.refuse(rows, column, late if shuffled and _ADVICE not in said else said)
+    return ~same
+
+
+def _disorder(
+    stage: Array, episode: Array, time: Array
+) -> tuple[Array, list[tuple[Array, str, str]]]:
+    """Which rows go on with an episode; and what can be wrong, where, and how it is said."""
     same_stage = np.append(False, stage[1:] == stage[:-1])
     same = same_stage & np.append(False, episode[1:] == episode[:-1])
     stage_step = np.append(stage[0], np.diff(stage))
     time_step = np.append(0, np.diff(time))
     back = np.append(False, np.diff(episode) < 0)
-    advice = "sort the rows by stage, episode and time"
     mistakes = [
-        (stage_step < 0, "stage", f"{{value}} comes after a later stage; {advice}"),
+        (stage_step < 0, "stage", f"{{value}} comes after a later stage; {_ADVICE}"),
         (
             stage_step > (np.arange(len(stage)) > 0),
             "stage",
             "{value} skips a stage; number the stages 0, 1, ...",
         ),
-        (same_stage & back, "episode", f"{{value}} comes after a later episode; {advice}"),
+        (same_stage & back, "episode", f"{{value}} comes after a later episode; {_ADVICE}"),
         (
             same & (time_step == 0),
             "time",
             "{value} is there twice (a duplicate row, or two episodes with one number)",
         ),
-        (same & (time_step < 0), "time", f"{{value}} comes after a later time; {advice}"),
+        (same & (time_step < 0), "time", f"{{value}} comes after a later time; {_ADVICE}"),
         (same & (time_step > 1), "time", "{value} leaves a gap after the row before it"),
         (~same & (time != 0), "time", "{value}, but an episode must start with time 0"),
     ]
-    wrong = [(int(np.argmax(rows)), k) for k, (rows, _, _) in enumerate(mistakes) if rows.any()]
-    if wrong:
-        table.refuse(*mistakes[min(wrong)[1]])
-    return ~same
+    return same, mistakes
 
 
 def _final_rows(table: Table, names: Sequence[str], is_last: Array) -> Array:

@@ -18,6 +18,7 @@ from logel.errors import OptionError
 from logel.inference.export import shares_to_frame, to_frame, to_html, to_inference_data
 from logel.inference.gauge import Fit, Gauge
 from logel.inference.more_data import Planning
+from logel.inference.plots import plot_estimate
 from logel.inference.saved import array, check_format, load_json, optional, plain, read_json
 from logel.inference.shares import LearnerShare, share_lines
 from logel.inference.status import Status
@@ -162,6 +163,13 @@ class RewardEstimate:
         if self.planning is None:
             return np.full(len(self.weights), np.nan)
         return np.asarray(widths * self.planning.factors(episodes=episodes, stages=stages))
+
+    def plot(self, axes: Any = None, *, level: float = 0.95) -> list[Any]:
+        """Draw weights with intervals, explained movement and learning rates.
+
+        Needs the extra `report`. Without three axes a new figure of pyplot's is made; returns them.
+        """
+        return plot_estimate(self, axes, level=level)
 
     def to_frame(self, level: float = 0.95) -> pd.DataFrame:
         """The table of `summary` as a pandas frame (needs the extra `report`).

@@ -27,6 +27,7 @@ import scipy.linalg
 import scipy.sparse
 
 from logel.data.stage import Stage
+from logel.inference.endings import Endings
 from logel.inference.gauge import FeatureMoments, Gauge, orthonormal_rows
 from logel.types import Array, Float
 from logel.worlds.base import row_keys
@@ -72,7 +73,7 @@ class GaugeSums:
 
     def __init__(self, gamma: float, legal: Callable[[Array], Array | None] | None = None) -> None:
         self.gamma, self._legal = gamma, legal
-        self.moments = FeatureMoments()
+        self.moments, self._endings = FeatureMoments(), Endings()
         self._coarse = False
         self._cut_lengths: set[int] = set()
         self._longest = 0
@@ -85,6 +86,7 @@ class GaugeSums:
         """Include a stage."""
         assert stage.features is not None
         self.moments.add(stage)
+        self._endings.add(stage)
         self._coarse |= stage.features.dtype == np.float32
         self._cut_lengths.update(stage.lengths[~stage.terminated].tolist())
         self._longest = max(self._longest, int(stage.lengths.max()))
@@ -178,7 +180,9 @@ class GaugeSums:
         self, names: tuple[str, ...], found: Float, constant: Float, *, forever: bool
     ) -> Gauge:
         rows = plain_basis([found, constant], self.moments.scale)
-        reasons = tuple(self._reason(row, constant, forever) for row in rows)
+        reasons = tuple(
+            self._endings.reason(row, names) or self._reason(row, constant, forever) for row in rows
+        )
         return Gauge(names, rows, reasons, np.zeros((0, len(names))))
 
     def _reason(self, row: Float, constant: Float, forever: bool) -> str:

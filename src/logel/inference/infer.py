@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from logel.data.history import LearningHistory
-from logel.errors import IdentificationError, OptionError, check_gamma
+from logel.errors import IdentificationError, OptionError
 from logel.inference.answer import Asked, CloneFacts, Found, answer
+from logel.inference.arguments import settled
 from logel.inference.cohort import Cohort, Histories, infer_each, named_histories
 from logel.inference.contrast import Contrast
 from logel.inference.estimate import RewardEstimate
@@ -51,9 +52,9 @@ _Outcome = tuple[Found, Gauge, Method, tuple[CloneFacts, ...] | None]
 @limited_threads()
 def infer_reward(
     history: LearningHistory | Histories,
-    policy: Policy,
+    policy: Policy | None = None,
     *,
-    gamma: float,
+    gamma: float | None = None,
     method: str | Method = "default",
     features: FeatureFunction | None = None,
     use_parameters: bool = True,
@@ -74,8 +75,10 @@ def infer_reward(
         history: What was observed, at least two stages. Several histories, in a list or by name in
             a mapping, are of learners that share the weights: each has its own path, rates and kind
             of learning, and the answer says what each added to it (`RewardEstimate.learners`).
-        policy: Family of the learner's policies (or of the clones that stand for them).
-        gamma: The learner's discount factor, in [0, 1).
+        policy: Family of the learner's policies (or of the clones that stand for them); by default
+            what the history says, if it does: a network that was recorded, a table of numbered
+            states.
+        gamma: The learner's discount factor, in [0, 1); by default the one that was recorded.
         method: "default" takes "joint" for tabular and linear policies of moderate size, "two-step"
             for larger ones, "replay" for networks with known parameters whose learner is known
             too, and "mirror" for other networks; "paper" is exactly the paper's algorithm,
@@ -96,6 +99,7 @@ def infer_reward(
             (S, A), probabilities (S, A, S) or sparse (S A, S), or a `KnownWorld`, which can say
             more. What is not given is counted.
     """
+    policy, gamma = settled(history, policy, gamma, known=use_parameters)
     asked = _Request(
         *(policy, gamma, method, features, use_parameters, intervals, seed, learner, world)
     )
@@ -109,9 +113,9 @@ def infer_reward(
 @limited_threads()
 def infer_group(
     histories: Histories,
-    policy: Policy,
+    policy: Policy | None = None,
     *,
-    gamma: float,
+    gamma: float | None = None,
     method: str | Method = "default",
     features: FeatureFunction | None = None,
     use_parameters: bool = True,
@@ -140,6 +144,7 @@ def infer_group(
         progress: Called with (what, done, total) during long work.
         world: What is known of the world or, if each has one of its own, of all of them.
     """
+    policy, gamma = settled(histories, policy, gamma, known=use_parameters)
     asked = _Request(*(policy, gamma, method, features, use_parameters, True, seed, learner, world))
     return group_estimate(asked.several(histories, pool_world, progress or _say_nothing))
 
@@ -148,9 +153,9 @@ def infer_group(
 def compare_groups(
     first: Histories,
     second: Histories,
-    policy: Policy,
+    policy: Policy | None = None,
     *,
-    gamma: float,
+    gamma: float | None = None,
     names: tuple[str, str] = ("first", "second"),
     method: str | Method = "default",
     features: FeatureFunction | None = None,
@@ -178,13 +183,14 @@ def compare_groups(
         progress: Called with (what, done, total) during long work.
         world: What is known of the world or, if each has one of its own, of all of them.
     """
-    asked = _Request(*(policy, gamma, method, features, use_parameters, True, seed, learner, world))
     groups = named_histories(first), named_histories(second)
     everyone = {
         f"{g}: {name}": h for g, one in zip(names, groups, strict=True) for name, h in one.items()
     }
     if len(everyone) < len(groups[0]) + len(groups[1]):
         raise OptionError(f"the groups need different names, not {names[0]!r} twice")
+    policy, gamma = settled(everyone, policy, gamma, known=use_parameters)
+    asked = _Request(*(policy, gamma, method, features, use_parameters, True, seed, learner, world))
     cohort = asked.several(everyone, pool_world, progress or _say_nothing)
     n = len(groups[0])
     one, other = (
@@ -210,7 +216,6 @@ class _Request:
 
     def watched(self, history: LearningHistory, report: Progress) -> Watched:
         """A history as it is to be looked at."""
-        check_gamma(self.gamma)
         if len(history) < 2:
             raise IdentificationError(
                 f"the history has {len(history)} stage: at least two are needed to see the "
@@ -242,7 +247,7 @@ class _Request:
             Coordinates.REPLAY: partial(_by_replay, learner=self.learner),
         }
         found, gauge, used, clones = ways[Coordinates(chosen.coordinates)](watched, look, chosen)
-        notes = look.moments.offset_notes(look.names, centred=used.centres)
+        notes = (*look.moments.offset_notes(look.names, centred=used.centres), *look.unusual)
         complete = watched.history.complete
         facts = Asked(
             *(name, used, self.gamma, self.seed, self.intervals, look.names, complete, clones),

@@ -14,6 +14,7 @@ import numpy as np
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
 from logel.errors import LogelError, OptionError
+from logel.inference.deviations import Deviations
 from logel.inference.gauge import FeatureMoments, Gauge, check_identified
 from logel.inference.gauge_sums import GaugeSums, common_gauge
 from logel.policies.base import Policy
@@ -75,10 +76,11 @@ class Watched:
         """All that one pass over the stages shows: reading them may be what takes longest."""
         legal = getattr(self.policy, "legal_actions", None)
         seen, scale, episodes, n_rows = GaugeSums(self.gamma, legal), ScaleSums(), [], 0
-        first_episodes = []
+        first_episodes, deviations = [], Deviations(self.policy)
         for t, stage in enumerate(self.stages()):
             seen.add(stage)
             scale.add(stage)
+            deviations.add(stage)
             episodes.append(stage.n_episodes)
             n_rows += stage.n_steps
             first_episodes.append(stage.take(np.zeros(1, dtype=int)))
@@ -92,7 +94,8 @@ class Watched:
             brief = replace(self.history, source=tuple(first_episodes))
             known = known_parameters(brief, self.policy)
         names = feature_names(self.history, self.features, len(seen.moments.scale))
-        return Look(names, seen, scale.scale(), min(episodes), n_rows, known)
+        unusual = deviations.notes() if known is None else ()
+        return Look(names, seen, scale.scale(), min(episodes), n_rows, known, unusual)
 
 
 @contextmanager
@@ -118,6 +121,7 @@ class Look:
         n_rows: Observed times of all stages.
         parameters: Of every stage's policy, (m + 1, d), or None if they are not known or not
             wanted.
+        unusual: What contradicts the family.
     """
 
     names: tuple[str, ...]
@@ -126,6 +130,7 @@ class Look:
     fewest: int
     n_rows: int
     parameters: Float | None
+    unusual: tuple[str, ...] = ()
 
     @property
     def moments(self) -> FeatureMoments:

@@ -15,7 +15,7 @@ from logel.types import Array, Float
 try:
     from stable_baselines3.common.vec_env import VecEnv
 except ImportError as error:
-    raise MissingExtraError("stable-baselines3", "mujoco") from error
+    raise MissingExtraError("stable-baselines3", "sb3") from error
 
 
 class ArrayVecEnv(VecEnv):

@@ -32,7 +32,7 @@ try:
     from sb3_contrib import TRPO
     from stable_baselines3 import A2C, PPO
 except ImportError as error:
-    raise MissingExtraError("stable-baselines3 and sb3-contrib", "mujoco") from error
+    raise MissingExtraError("stable-baselines3 and sb3-contrib", "sb3") from error
 
 # Where histories keep what their learner was told; see `HistoryRecorder`.
 SETTINGS = "learner_settings"

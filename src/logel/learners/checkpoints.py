@@ -29,7 +29,7 @@ from logel.data.stage import Episode
 from logel.errors import FormatError, OptionError, PolicyError, check_gamma
 from logel.policies.base import Policy
 from logel.policies.gaussian import GaussianPolicy
-from logel.policies.sb3 import SB3Policy, checkpoint_parameters
+from logel.policies.sb3 import SB3Policy, checkpoint_parameters, shows_states, shows_vectors
 from logel.policies.sb3_checkpoint import recorded_gamma
 from logel.policies.sb3_settings import checkpoint_settings, updates_between
 from logel.policies.softmax import SoftmaxPolicy
@@ -140,6 +140,7 @@ def record_checkpoints(
         discount = recorded_gamma(paths[0]) if gamma is None else gamma
         facts = {
             **_facts(policy, env_id, discount, activation),
+            **({"n_states": shape[0]} if shows_states(envs[0].observation_space) else {}),
             **_settings(paths, discount, activation),
         }
         unfinished = stack.enter_context(new_folder(out))
@@ -244,6 +245,8 @@ class _Sampler:
         return Episode(self._seen(raw), np.array(walk.chosen), table, terminated=walk.terminated)
 
     def _seen(self, raw: Array) -> Array:
+        if raw.ndim == 1 and raw.dtype.kind == "i":
+            return raw
         flat = raw.reshape(len(raw), -1)
         return flat.astype(np.float32) if self.normaliser is None else self.normaliser(flat)
 
@@ -266,10 +269,7 @@ def _make(env_id: str) -> gymnasium.Env[Any, Any]:
 
 def _check_spaces(env: gymnasium.Env[Any, Any], policy: Policy, env_id: str) -> tuple[int, ...]:
     """The shape of a flat observation, if the policy can act in the environment."""
-    space, actions = env.observation_space, env.action_space
-    if not isinstance(space, spaces.Box) or space.dtype == np.uint8:
-        raise OptionError(f"{env_id} must show vectors of numbers, but shows {space}")
-    width = int(np.prod(space.shape))
+    width, actions = _shown(env.observation_space, env_id), env.action_space
     outputs = -1
     if isinstance(actions, spaces.Discrete) and isinstance(policy, SoftmaxPolicy):
         if actions.start != 0:
@@ -285,6 +285,17 @@ def _check_spaces(env: gymnasium.Env[Any, Any], policy: Policy, env_id: str) -> 
             f"{actions}"
         )
     return (width,)
+
+
+def _shown(space: Any, env_id: str) -> int:
+    """How many numbers a network takes of what an environment shows."""
+    if shows_states(space):
+        return int(space.n)
+    if shows_vectors(space):
+        return int(np.prod(space.shape))
+    raise OptionError(
+        f"{env_id} must show vectors of numbers or numbers of states, but shows {space}"
+    )
 
 
 def _widths(policy: Policy) -> tuple[int, int]:

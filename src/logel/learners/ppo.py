@@ -40,7 +40,7 @@ try:
     from stable_baselines3.common.callbacks import BaseCallback, CallbackList
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 except ImportError as error:
-    raise MissingExtraError("stable-baselines3", "mujoco") from error
+    raise MissingExtraError("stable-baselines3", "sb3") from error
 
 logger = logging.getLogger(__name__)
 OnUpdate = Callable[[int, int, float], None]
@@ -216,7 +216,7 @@ def train_ppo(
     if updates < 1:
         raise OptionError(f"updates must be at least 1, but is {updates}")
     if tensorboard is not None and find_spec("tensorboard") is None:
-        raise MissingExtraError("tensorboard", "mujoco")
+        raise MissingExtraError("tensorboard", "sb3")
     settings = settings or PPOSettings()
     curve = _Curve(updates, on_update)
     callbacks: list[BaseCallback] = [curve] if recorder is None else [curve, recorder]

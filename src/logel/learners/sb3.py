@@ -33,7 +33,7 @@ try:
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
     from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 except ImportError as error:
-    raise MissingExtraError("stable-baselines3", "mujoco") from error
+    raise MissingExtraError("stable-baselines3", "sb3") from error
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +94,11 @@ class HistoryRecorder(BaseCallback):
     ) -> None:
         super().__init__()
         _check_updates(every, first, last)
+        if not isinstance(path, str | PathLike):
+            raise OptionError(
+                "HistoryRecorder needs the folder of the new history: pass "
+                "callback=HistoryRecorder('history', features)"
+            )
         if isinstance(features, str) and features != "none":
             raise OptionError(f'features must be a callable, None or "none", not {features!r}')
         self.path = path
@@ -263,7 +268,11 @@ def _facts(model: OnPolicyAlgorithm) -> dict[str, Any]:
             "hidden": None if hidden is None else list(hidden),
             "n_parameters": family.n_parameters,
         },
-        **({"n_actions": int(action_space.n)} if isinstance(action_space, spaces.Discrete) else {}),
+        **{
+            name: int(space.n)
+            for name, space in (("n_actions", action_space), ("n_states", model.observation_space))
+            if isinstance(space, spaces.Discrete)
+        },
     }
 
 

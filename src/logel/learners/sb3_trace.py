@@ -15,7 +15,7 @@ from logel.types import Array
 try:
     from stable_baselines3.common.vec_env import VecNormalize
 except ImportError as error:
-    raise MissingExtraError("stable-baselines3", "mujoco") from error
+    raise MissingExtraError("stable-baselines3", "sb3") from error
 
 
 class RawObservations:

@@ -14,9 +14,7 @@ import gymnasium
 import numpy.typing as npt
 
 from logel.data.folder import new_folder, package_versions, write_atomically
-from logel.envs.box2d import FEATURES as BOX2D
-from logel.envs.classic_control import FEATURES as CLASSIC
-from logel.envs.mujoco import FEATURES as MUJOCO
+from logel.envs.ready_made import FEATURES
 from logel.errors import OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.learners.ppo import PPOSettings, TrainingCurve, train_ppo
@@ -34,19 +32,20 @@ def train_on_estimate(
     seed: int,
     settings: PPOSettings | None = None,
     initial: npt.ArrayLike | None = None,
+    features: RewardFeatures | StepFeatures | None = None,
     tensorboard: str | PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Train PPO on an estimate's reward; write `curve.csv`, `summary.json` and the model.
 
-    Environments of `logel.envs.mujoco`, `box2d` and `classic_control` have features; others must
-    report `info["features"]` themselves. `initial` are flat parameters of the first policy,
-    `tensorboard` is a folder. Returns what `summary.json` holds.
+    Environments of `logel.envs.ready_made` have features; for others they are given, or the
+    environment reports `info["features"]` itself. `initial` are flat parameters of the first
+    policy, `tensorboard` is a folder. Returns what `summary.json` holds.
     """
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OptionError(f"{folder} already exists: choose another folder or remove it first")
-    features = _features_of(env_id, estimate)
+    features = _features_of(env_id, estimate, features)
     settings = PPOSettings() if settings is None else settings
     tell = progress or (lambda what, done, total: None)
     finished = 0
@@ -88,15 +87,18 @@ def train_on_estimate(
     return summary
 
 
-def _features_of(env_id: str, estimate: RewardEstimate) -> StepFeatures | RewardFeatures | None:
-    """The features of an environment, if it is the one the estimate is about."""
-    known = {**CLASSIC, **BOX2D, **MUJOCO}
+def _features_of(
+    env_id: str, estimate: RewardEstimate, given: StepFeatures | RewardFeatures | None
+) -> StepFeatures | RewardFeatures | None:
+    """Given ones, or those of an environment, if it is the one the estimate is about."""
+    if given is not None:
+        return given
     if env_id not in gymnasium.registry and ":" not in env_id:
         raise OptionError(
-            f"there is no environment {env_id!r}: choose one of {', '.join(known)}, or another "
+            f"there is no environment {env_id!r}: choose one of {', '.join(FEATURES)}, or another "
             "of Gymnasium's that reports its features"
         )
-    features = known.get(env_id)
+    features = FEATURES.get(env_id)
     if features is not None and tuple(features.names) != tuple(estimate.feature_names):
         raise OptionError(
             f"the estimate is about {', '.join(estimate.feature_names[:4])}, ..., but {env_id} "

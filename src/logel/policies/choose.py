@@ -33,13 +33,21 @@ def choose_policy(
         raise OptionError(f"unknown policy family {family!r}: auto, tabular, linear or mlp")
     signature = history.signature
     if family == "auto":
-        tabular = signature.discrete_observations and signature.observation_shape == ()
+        tabular = _numbered(history) and not (known and _recorded_network(history))
         family = "tabular" if tabular and signature.discrete_actions else "mlp"
     family_of = _discrete_policy if signature.discrete_actions else _continuous_policy
     policy = family_of(history, family, math.prod(signature.observation_shape), device)
     if known:
         _check_alike(history, policy)
     return policy
+
+
+def tells_family(history: LearningHistory) -> bool:
+    """Whether a history says its policies' family: numbered states, or a network that was noted."""
+    if _recorded_network(history):
+        return True
+    discrete = _numbered(history) and history.signature.discrete_actions
+    return discrete and history[0].parameters is None
 
 
 def choose_common_policy(
@@ -100,7 +108,11 @@ def _discrete_policy(history: LearningHistory, family: str, width: int, device: 
         return TabularSoftmax(n_states, n_actions, device=device)
     if family == "linear":
         return LinearSoftmax(width, n_actions, device=device)
-    return MLPCategorical(width, n_actions, hidden=_hidden(history), device=device)
+    return MLPCategorical(
+        *(_n_inputs(history, width), n_actions, _hidden(history)),
+        device=device,
+        one_hot=_numbered(history),
+    )
 
 
 def _continuous_policy(history: LearningHistory, family: str, width: int, device: str) -> Policy:
@@ -109,7 +121,28 @@ def _continuous_policy(history: LearningHistory, family: str, width: int, device
         raise OptionError("a tabular policy needs discrete actions: choose linear or mlp")
     if family == "linear":
         return LinearGaussian(width, action_dim, device=device)
-    return MLPGaussian(width, action_dim, hidden=_hidden(history), device=device)
+    return MLPGaussian(
+        *(_n_inputs(history, width), action_dim, _hidden(history)),
+        device=device,
+        one_hot=_numbered(history),
+    )
+
+
+def _numbered(history: LearningHistory) -> bool:
+    """Whether observations are numbers of states."""
+    signature = history.signature
+    return signature.discrete_observations and signature.observation_shape == ()
+
+
+def _n_inputs(history: LearningHistory, width: int) -> int:
+    """Of a network: numbers in an observation, or an indicator for each numbered state."""
+    return _count(history, "n_states", _largest_state) if _numbered(history) else width
+
+
+def _recorded_network(history: LearningHistory) -> bool:
+    """Whether a history holds the parameters of a network."""
+    recorded = history.metadata.get("policy")
+    return isinstance(recorded, dict) and "hidden" in recorded and history[0].parameters is not None
 
 
 def _hidden(history: LearningHistory) -> tuple[int, ...]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from logel.errors import OptionError, PolicyError
 from logel.policies.gaussian import GaussianPolicy
@@ -15,12 +16,23 @@ from logel.policies.softmax import SoftmaxPolicy
 from logel.types import Array, Float
 
 
+def one_hot(observations: Tensor, n_states: int) -> Tensor:
+    """Numbers of states as rows of indicators, shape (N, n_states)."""
+    states = observations.reshape(len(observations), -1)
+    if states.shape[1] != 1 or not ((states >= 0) & (states < n_states)).all():
+        raise PolicyError(
+            f"the policy takes states numbered 0 to {n_states - 1}, but the data have others"
+        )
+    return nn.functional.one_hot(states[:, 0].long(), n_states).to(torch.float64)
+
+
 class _NetworkPolicy(LayeredPolicy):
     """What networks have in common, whatever their outputs mean."""
 
     observation_dim: int
     hidden: tuple[int, ...]
     bias: bool
+    one_hot: bool
 
     def __post_init__(self) -> None:
         widths = self.layers.widths
@@ -34,6 +46,8 @@ class _NetworkPolicy(LayeredPolicy):
 
     def prepare_observations(self, observations: Array) -> Tensor:
         """Observations as floats, shape (N, observation_dim)."""
+        if self.one_hot:
+            return one_hot(self.tensor(observations), self.observation_dim)
         table = self.tensor(observations).reshape(len(observations), -1)
         if table.shape[1] != self.observation_dim:
             raise PolicyError(
@@ -59,6 +73,8 @@ class MLPGaussian(_NetworkPolicy, GaussianPolicy):
         bias: Whether layers have biases.
         sigma: Fixed standard deviation (one, or one per dimension); None to fit it.
         device: Where tensors live.
+        one_hot: Whether observations are numbers of states, 0 to observation_dim - 1, of which
+            each is an input of its own.
     """
 
     observation_dim: int
@@ -67,6 +83,7 @@ class MLPGaussian(_NetworkPolicy, GaussianPolicy):
     bias: bool = True
     sigma: float | Sequence[float] | None = None
     device: str = "cpu"
+    one_hot: bool = False
 
     @property
     def layers(self) -> Layers:
@@ -84,6 +101,8 @@ class MLPCategorical(_NetworkPolicy, SoftmaxPolicy):
         hidden: Widths of the hidden layers.
         bias: Whether layers have biases.
         device: Where tensors live.
+        one_hot: Whether observations are numbers of states, 0 to observation_dim - 1, of which
+            each is an input of its own.
     """
 
     observation_dim: int
@@ -91,6 +110,7 @@ class MLPCategorical(_NetworkPolicy, SoftmaxPolicy):
     hidden: tuple[int, ...] = (64, 64)
     bias: bool = True
     device: str = "cpu"
+    one_hot: bool = False
 
     @property
     def layers(self) -> Layers:

@@ -12,6 +12,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from os import PathLike
 from typing import Any
@@ -24,8 +25,8 @@ from torch import Tensor, nn
 from logel.errors import MissingExtraError, PolicyError
 from logel.policies.base import Policy
 from logel.policies.gaussian import GaussianPolicy
-from logel.policies.networks import MLPCategorical, MLPGaussian
-from logel.policies.sb3_checkpoint import action_space_kind, read_checkpoint
+from logel.policies.networks import MLPCategorical, MLPGaussian, one_hot
+from logel.policies.sb3_checkpoint import read_checkpoint, space_kind
 from logel.policies.softmax import SoftmaxPolicy
 from logel.types import Array, Float
 
@@ -109,7 +110,8 @@ class SB3Policy(Policy):
         hidden = plain_hidden(policy)
         if hidden is not None:
             widths = (int(policy.features_dim), *hidden, outputs)
-            return _tanh_network(widths, discrete=discrete, device=device)
+            numbered = shows_states(policy.observation_space)
+            return _tanh_network(widths, discrete=discrete, device=device, one_hot=numbered)
         actor = nn.Sequential(
             policy.pi_features_extractor, policy.mlp_extractor.policy_net, policy.action_net
         )
@@ -130,20 +132,22 @@ class SB3Policy(Policy):
             raise PolicyError(
                 f"unknown activation {activation!r}: choose one of {', '.join(ACTIVATIONS)}"
             )
-        kind = action_space_kind(path)
+        kind = space_kind(path, "action_space")
         if kind is not None and kind not in ("Box", "Discrete"):
             raise PolicyError(f"{path}: actions are {kind}, but must be Discrete or Box")
         layers, log_std = _checkpoint_layers(read_checkpoint(path))
         widths = [layers[0][0].shape[1], *(len(bias) for _, bias in layers)]
         discrete = log_std is None
+        numbered = space_kind(path, "observation_space") == "Discrete"
         if activation == "tanh":
-            return _tanh_network(widths, discrete=discrete, device=device)
+            return _tanh_network(widths, discrete=discrete, device=device, one_hot=numbered)
         parts: list[nn.Module] = [nn.Flatten()]
         for width, out in pairwise(widths):
             parts += [nn.Linear(width, out), ACTIVATIONS[activation]()]
         # Nothing comes after the last layer.
         module = nn.Sequential(*parts[:-1]).to(device=device, dtype=torch.float64).eval()
-        return _adapter(module, _identity, widths[-1], discrete, device)
+        prepare = partial(one_hot, n_states=widths[0]) if numbered else _identity
+        return _adapter(module, prepare, widths[-1], discrete, device)
 
     @property
     def n_mean_parameters(self) -> int:
@@ -216,10 +220,12 @@ class SB3Categorical(SB3Policy, SoftmaxPolicy):
         return self.n_mean_parameters
 
 
-def _tanh_network(widths: Sequence[int], *, discrete: bool, device: str) -> Policy:
+def _tanh_network(
+    widths: Sequence[int], *, discrete: bool, device: str, one_hot: bool = False
+) -> Policy:
     inputs, *hidden, outputs = widths
     family = MLPCategorical if discrete else MLPGaussian
-    return family(inputs, outputs, hidden=tuple(hidden), device=device)
+    return family(inputs, outputs, hidden=tuple(hidden), device=device, one_hot=one_hot)
 
 
 def _adapter(
@@ -242,10 +248,9 @@ class _Preprocess:
     normalize_images: bool
 
     def __call__(self, observations: Tensor) -> Tensor:
-        from gymnasium import spaces
         from stable_baselines3.common.preprocessing import preprocess_obs
 
-        if isinstance(self.space, spaces.Box) and self.space.dtype != np.uint8:
+        if shows_vectors(self.space):
             return observations.to(torch.float64)
         result = preprocess_obs(observations, self.space, normalize_images=self.normalize_images)
         assert isinstance(result, Tensor)
@@ -257,7 +262,7 @@ def _actor_critic(model: Any) -> Any:
     try:
         from stable_baselines3.common.policies import ActorCriticPolicy
     except ImportError as error:
-        raise MissingExtraError("stable-baselines3", "mujoco") from error
+        raise MissingExtraError("stable-baselines3", "sb3") from error
     policy = getattr(model, "policy", model)
     if not (isinstance(policy, ActorCriticPolicy) or is_maskable(policy)):
         raise PolicyError(
@@ -305,14 +310,27 @@ def _actor_tensors(policy: Any) -> list[Tensor]:
     return [*tensors, policy.log_std] if hasattr(policy, "log_std") else tensors
 
 
-def plain_hidden(policy: Any) -> tuple[int, ...] | None:
-    """Widths of the hidden layers if a policy is a tanh network on vectors, else None."""
+def shows_states(space: Any) -> bool:
+    """Whether observations are numbers of states, from 0."""
     from gymnasium import spaces
+
+    return isinstance(space, spaces.Discrete) and space.start == 0
+
+
+def shows_vectors(space: Any) -> bool:
+    """Whether observations are vectors of numbers, images not counted."""
+    from gymnasium import spaces
+
+    return isinstance(space, spaces.Box) and space.dtype != np.uint8
+
+
+def plain_hidden(policy: Any) -> tuple[int, ...] | None:
+    """Widths of the hidden layers if a policy is a tanh network on vectors or states, else None."""
     from stable_baselines3.common.torch_layers import FlattenExtractor
 
     space = policy.observation_space
-    vectors = isinstance(space, spaces.Box) and space.dtype != np.uint8
-    if not vectors or type(policy.pi_features_extractor) is not FlattenExtractor:
+    plain = shows_vectors(space) or shows_states(space)
+    if not plain or type(policy.pi_features_extractor) is not FlattenExtractor:
         return None
     layers = list(policy.mlp_extractor.policy_net)
     linear, between = layers[0::2], layers[1::2]

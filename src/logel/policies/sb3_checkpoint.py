@@ -95,9 +95,9 @@ def _check_tensors(loaded: dict[Any, Any]) -> None:
             raise ValueError(f"{name} makes the policy larger than {MAX_BYTES} bytes")
 
 
-def action_space_kind(path: str | PathLike[str]) -> str | None:
-    """The class name of the action space as the archive writes it, or None if it does not say."""
-    space = checkpoint_facts(path).get("action_space")
+def space_kind(path: str | PathLike[str], name: str) -> str | None:
+    """The class name of "action_space" or "observation_space" as the archive writes it, or None."""
+    space = checkpoint_facts(path).get(name)
     kind = space.get(":type:") if isinstance(space, dict) else None
     return kind.rsplit(".", 1)[-1].rstrip("'>") if isinstance(kind, str) else None
 

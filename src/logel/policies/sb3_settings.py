@@ -16,7 +16,7 @@ from torch import nn
 
 from logel.data.settings import HUGE, LearnerSettings
 from logel.errors import MissingExtraError
-from logel.policies.sb3 import ACTIVATIONS, linear_widths
+from logel.policies.sb3 import ACTIVATIONS, linear_widths, shows_states, shows_vectors
 from logel.policies.sb3_checkpoint import checkpoint_facts, optimizer_group, read_checkpoint
 from logel.types import Array
 
@@ -146,14 +146,13 @@ def _options(group: Mapping[Any, Any]) -> dict[str, float]:
 
 def _networks(policy: Any) -> dict[str, Any]:
     """Widths and activation, where Stable-Baselines3's own policy acts on vectors."""
-    from gymnasium import spaces
     from stable_baselines3.common.policies import ActorCriticPolicy
     from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor
 
     extractors = (policy.pi_features_extractor, policy.vf_features_extractor)
     kinds = [type(part) for part in (policy, policy.mlp_extractor, *extractors)]
     space = policy.observation_space
-    plain = isinstance(space, spaces.Box) and space.dtype != np.uint8
+    plain = shows_vectors(space) or shows_states(space)
     # What a subclass does with its layers cannot be known.
     plain &= kinds == [ActorCriticPolicy, MlpExtractor, FlattenExtractor, FlattenExtractor]
     if not plain:
@@ -192,7 +191,7 @@ def _reward_normaliser(env: Any) -> dict[str, float] | None:
     try:
         from stable_baselines3.common.vec_env import unwrap_vec_normalize
     except ImportError as error:
-        raise MissingExtraError("stable-baselines3", "mujoco") from error
+        raise MissingExtraError("stable-baselines3", "sb3") from error
     normaliser = None if env is None else unwrap_vec_normalize(env)
     # One whose statistics stand still only multiplies rewards by a number.
     if normaliser is None or not (normaliser.norm_reward and normaliser.training):

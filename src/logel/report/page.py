@@ -6,7 +6,7 @@ Text, tables and text alternatives are written here, so that the page can be rea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from logel.inference.answers import Answer, load_answer
 from logel.inference.contrast import Contrast
 from logel.inference.estimate import RewardEstimate
 from logel.inference.group import GroupEstimate
+from logel.report.page_compare import compare_page
 from logel.report.page_data import page_data
 from logel.report.page_figures import estimate_figures
 from logel.report.page_forest import contrast_page, forest_data
@@ -77,7 +78,7 @@ def estimate_page(
 
 
 def write_report(
-    result: Answer | str | PathLike[str],
+    result: Answer | str | PathLike[str] | Mapping[str, RewardEstimate],
     out: str | PathLike[str] = "report.html",
     *,
     history: LearningHistory | None = None,
@@ -89,7 +90,7 @@ def write_report(
     Args:
         result: An estimate of one learner, several, or a group; a contrast; or the path of one
             (`estimate.json`, or a folder with such a file); or a folder written by
-            `logel reproduce`.
+            `logel reproduce`; or several estimates by name, to be compared.
         out: The page to write.
         history: The history behind the estimate: adds the stages and, in small discrete worlds,
             maps. Of no use for studies, like the rest.
@@ -99,13 +100,16 @@ def write_report(
     Returns:
         The path of the page.
     """
+    _check_kinds(result, history)
     target = Path(out)
     if not target.parent.is_dir():
         raise OptionError(f"cannot write the report: there is no folder {target.parent}")
     if target.is_dir():
         raise OptionError(f"cannot write the report: {target} is a folder; name a file")
     found = _load(Path(result), target) if isinstance(result, str | PathLike) else result
-    if isinstance(found, RewardEstimate):
+    if isinstance(found, Mapping):
+        page = compare_page(found)
+    elif isinstance(found, RewardEstimate):
         page = estimate_page(found, history, features=features, picture=picture)
     elif history is not None:
         raise OptionError("only an estimate of one history has a history: leave it out")
@@ -115,6 +119,20 @@ def write_report(
         page = contrast_page(found) if isinstance(found, Contrast) else study_page(found)
     write_atomically(target, page.encode())
     return target
+
+
+def _check_kinds(result: object, history: object) -> None:
+    """Refuse what is no answer, and what is no history."""
+    if isinstance(result, LearningHistory):
+        raise OptionError(
+            "the report is about an estimate, not about a history: pass the estimate first, and "
+            "the history as history="
+        )
+    if isinstance(history, str | PathLike):
+        raise OptionError(
+            f"history must be a LearningHistory, not {str(history)!r}: pass "
+            "LearningHistory.load(path)"
+        )
 
 
 def _load(path: Path, target: Path) -> Answer | Sequence[Path]:

@@ -105,8 +105,10 @@ def _mismatches(
 
 
 def _facts(estimate: RewardEstimate, views: StageViews | None) -> list[tuple[str, str]]:
+    found = verdicts(estimate)
+    sure = len(found.paid) + len(found.pays)
     facts = [
-        ("features", str(len(estimate.weights))),
+        ("signs that are sure (95%)", f"{sure} of {len(estimate.weights)}"),
         ("steps watched", str(len(estimate.learning_rates))),
     ]
     if views is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from logel.report.page_course import course_figure
 from logel.report.page_forest import forest_figures
-from logel.report.page_parts import choice, figure
+from logel.report.page_parts import choice, figure, remark
 from logel.report.safe_text import NOTHING, escape, listed, number
 
 Data = dict[str, Any]
@@ -266,11 +266,17 @@ def _fit(data: Data) -> list[str]:
         )
         parts.append(_series("explained", title, caption, steps["explained"], "share explained"))
     if course is None or not course["replayed"]:
-        # A replayed learner has the rates that its settings say, and none are estimated.
-        title = "Learning rates"
-        caption = "Estimated rate of every step, in units that go with the weights."
-        parts.append(_series("rates", title, caption, steps["rates"], "learning rate"))
+        parts.append(_rates(steps["rates"]))
     return [*parts, *_solve(data)]
+
+
+def _rates(found: Sequence[float | None]) -> str:
+    """A sentence where all are equal. Replayed learners have those of their settings."""
+    title, rates = "Learning rates", [rate for rate in found if rate is not None]
+    if len(rates) > 1 and max(rates) - min(rates) <= 1e-9 * abs(max(rates)):
+        return remark(title, f"The same in all {len(rates)} steps: {number(rates[0])}.")
+    caption = "Estimated rate of every step, in units that go with the weights."
+    return _series("rates", title, caption, found, "learning rate")
 
 
 def _solve(data: Data) -> list[str]:

@@ -16,7 +16,7 @@ from logel.types import Array, Float
 
 Data = dict[str, Any]
 # What a page can show, and a reader compare.
-_MOST_FEATURES, _MOST_LEARNERS, _MOST_TOLD = 12, 40, 30
+MOST_FEATURES, MOST_LEARNERS, _MOST_TOLD = 12, 40, 30
 _TITLE = "How two groups differ"
 
 
@@ -24,24 +24,24 @@ def forest_data(estimate: RewardEstimate, group: GroupEstimate | None) -> Data |
     """Of learners that share weights, or of a group; None for one learner alone."""
     if not estimate.learners:
         return None
-    shown = np.sort(np.argsort(-np.abs(estimate.weights), kind="stable")[:_MOST_FEATURES])
-    singles = estimate.learners[:_MOST_LEARNERS]
+    shown = np.sort(np.argsort(-np.abs(estimate.weights), kind="stable")[:MOST_FEATURES])
+    singles = estimate.learners[:MOST_LEARNERS]
     rows = {one.name: (one.weights, np.stack([one.low, one.high], axis=1)) for one in singles}
     whole = "shared by all"
     if group is not None:
         rows = {
-            n: (e.weights, e.interval()) for n, e in list(group.learners.items())[:_MOST_LEARNERS]
+            n: (e.weights, e.interval()) for n, e in list(group.learners.items())[:MOST_LEARNERS]
         }
         whole = "group mean"
     together = {whole: (estimate.weights, estimate.interval())}
     return {
-        "blocks": _blocks(estimate.feature_names, shown, rows, together),
+        "blocks": blocks(estimate.feature_names, shown, rows, together),
         "unit": "weight (unit norm)",
         "pooled": group is not None,
         "spread": None if group is None else [group.spread, *group.spread_interval()],
         "hidden": [
-            max(len(estimate.learners) - _MOST_LEARNERS, 0),
-            max(len(estimate.weights) - _MOST_FEATURES, 0),
+            max(len(estimate.learners) - MOST_LEARNERS, 0),
+            max(len(estimate.weights) - MOST_FEATURES, 0),
         ],
         "shares": [
             (
@@ -57,7 +57,7 @@ def forest_data(estimate: RewardEstimate, group: GroupEstimate | None) -> Data |
     }
 
 
-def _blocks(
+def blocks(
     names: Sequence[str],
     shown: Array,
     singles: Mapping[str, tuple[Float, Float]],
@@ -104,13 +104,14 @@ def forest_figures(forest: Data) -> list[str]:
     )
     headers = ["learner", "steps", "rule", "share of the evidence", "agreement", ""]
     return [
-        _plot(forest, "Learner by learner", caption),
+        forest_plot(forest, "Learner by learner", caption),
         f'<p class="lead">{escape(told)}</p>',
         table(headers, forest["shares"], caption="Every learner's part"),
     ]
 
 
-def _plot(forest: Data, title: str, caption: str) -> str:
+def forest_plot(forest: Data, title: str, caption: str) -> str:
+    """The card with weights and intervals, feature by feature."""
     rows = [
         (block["name"], row["name"], number(row["weight"]), number(row["low"]), number(row["high"]))
         for block in forest["blocks"]
@@ -122,11 +123,13 @@ def _plot(forest: Data, title: str, caption: str) -> str:
         for row in block["rows"]
         if row["whole"]
     ]
+    each = [f"{name} of {whose} {weight}" for name, whose, weight, *_ in rows]
+    told, spoken = ("All together", whole) if whole else ("Weights", each)
     return figure(
         "forest",
         title,
         caption,
-        alt=f"All together: {'; '.join(whole[:_MOST_TOLD])}.",
+        alt=f"{told}: {'; '.join(spoken[:_MOST_TOLD])}.",
         headers=["feature", "whose", "weight", "low", "high"],
         rows=rows,
         told="Weights with 95% intervals",
@@ -158,7 +161,7 @@ def contrast_page(contrast: Contrast) -> str:
             "Weight by weight",
             "",
             [
-                _plot(forest, f"{one} and {other}", caption),
+                forest_plot(forest, f"{one} and {other}", caption),
                 table(headers, data["rows"], caption="Differences of weights"),
             ],
         ),
@@ -173,7 +176,7 @@ def _contrast_data(contrast: Contrast) -> Data:
         name: (e.weights, e.interval())
         for name, e in zip((one, other), (contrast.first, contrast.second), strict=True)
     }
-    shown = np.sort(np.argsort(-np.abs(contrast.weights), kind="stable")[:_MOST_FEATURES])
+    shown = np.sort(np.argsort(-np.abs(contrast.weights), kind="stable")[:MOST_FEATURES])
     names = [clean(name, longest=80) for name in contrast.feature_names]
     more = [names[j] for j in range(len(names)) if ends[j, 0] > 0]
     less = [names[j] for j in range(len(names)) if ends[j, 1] < 0]
@@ -195,7 +198,7 @@ def _contrast_data(contrast: Contrast) -> Data:
         "rows": rows,
         "warnings": [clean(note, longest=600) for note in contrast.notes],
         "forest": {
-            "blocks": _blocks(
+            "blocks": blocks(
                 contrast.feature_names, shown, sides, {"difference": (contrast.weights, ends)}
             ),
             "unit": "weight, and difference of weights (unit norm)",

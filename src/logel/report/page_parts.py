@@ -101,6 +101,14 @@ def figure(
     )
 
 
+def remark(title: str, text: str) -> str:
+    """A card that says in words what needs no drawing."""
+    return (
+        f'<figure class="card"><figcaption><h3>{escape(title)}</h3><p>{escape(text)}</p>'
+        "</figcaption></figure>"
+    )
+
+
 def choice(name: str, legend: str, options: Sequence[tuple[str, str]], chosen: str) -> str:
     """Buttons of which one is on."""
     parts = "".join(

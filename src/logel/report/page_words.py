@@ -18,6 +18,8 @@ _WHOLLY = 0.99
 _TERM = 0.05
 # Above this, a random direction is so close to any other that the cosine is no evidence.
 _TELLING = 0.5
+# Features that a headline gives with their weights.
+_MOST_SIZED = 3
 # Multiples of the stages that are tried to settle a sign; nobody records more than the last.
 _TRIED = (2, 4, 8, 16, 32, 64)
 # Combinations to advise on, or to name: a page is read by people.
@@ -141,7 +143,8 @@ def headline(estimate: RewardEstimate) -> str:
 def _signs(estimate: RewardEstimate) -> str:
     """Which weights are surely positive or negative, and about which nobody can tell."""
     found, names = verdicts(estimate), estimate.feature_names
-    paid, pays, still_open, silent = (listed(names[j] for j in group) for group in found)
+    paid, pays = _sized(estimate, found.paid), _sized(estimate, found.pays)
+    still_open, silent = (listed(names[j] for j in group) for group in (found.open, found.silent))
     signs = [f"is paid for {paid}"] if found.paid else []
     signs += [f"pays for {pays}"] if found.pays else []
     if not signs:
@@ -152,6 +155,18 @@ def _signs(estimate: RewardEstimate) -> str:
     if found.silent:
         sentence += f"; nothing can be said about {silent}"
     return f"{sentence}."
+
+
+def _sized(estimate: RewardEstimate, group: Sequence[int]) -> str:
+    """Names of features, with weights and intervals as long as there are few."""
+    names, ends = estimate.feature_names, estimate.interval(0.95)
+    if len(group) > _MOST_SIZED:
+        return listed(names[j] for j in group)
+    return listed(
+        f"{clean(names[j], longest=30)} ({number(estimate.weights[j])}, 95% "
+        f"{number(ends[j, 0])} to {number(ends[j, 1])})"
+        for j in group
+    )
 
 
 def qualifier(estimate: RewardEstimate) -> str:

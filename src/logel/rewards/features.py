@@ -37,6 +37,19 @@ class RewardFeatures(Protocol):
         """Features, shape (N, q), of N transitions."""
 
 
+class AskingFeatures(Protocol):
+    """The same for functions that must be told how steps end (`logel.data.facts`)."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One name per feature."""
+
+    def __call__(
+        self, observations: Array, actions: Array, next_observations: Array, /, terminated: Array
+    ) -> Float:
+        """Features, shape (N, q), of N transitions."""
+
+
 @dataclass(frozen=True, eq=False)
 class OneHotAreas:
     """One indicator per area of a discrete world, of the state *arrived at*.
@@ -110,6 +123,35 @@ class ActionCost:
 
 
 @dataclass(frozen=True)
+class Ended:
+    """1 where a step ends its episode for good, 0 elsewhere; a time limit does not count.
+
+        Concatenate((Ended("crashed", lambda last: last[:, 1] < 0.0), ActionCost()))
+
+    Attributes:
+        name: What such an end is called.
+        where: Which last observations count, booleans (N,) from (N, ...); None: all.
+    """
+
+    name: str = "ended"
+    where: Callable[[Array], Array] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The one name."""
+        return (self.name,)
+
+    def __call__(
+        self, observations: Array, actions: Array, next_observations: Array, /, terminated: Array
+    ) -> Float:
+        """Features, shape (N, 1), of N transitions."""
+        counted = np.asarray(terminated, dtype=bool)
+        if self.where is not None:
+            counted = counted & np.asarray(self.where(np.asarray(next_observations)), dtype=bool)
+        return counted.astype(np.float64)[:, None]
+
+
+@dataclass(frozen=True)
 class FunctionFeatures:
     """A plain function with names for its columns; it may ask for facts (`logel.data.facts`)."""
 
@@ -122,6 +164,12 @@ class FunctionFeatures:
         """Features, shape (N, q), of N transitions; facts as in `logel.data.facts`."""
         arrays = (observations, actions, next_observations)
         values = np.asarray(call_with_facts(self.function, *arrays, **facts), dtype=float)
+        if values.size != len(actions) * len(self.names):
+            raise OptionError(
+                f"the feature function must return {len(self.names)} columns "
+                f"({', '.join(self.names)}) for {len(actions)} transitions, but returned shape "
+                f"{values.shape}"
+            )
         return values.reshape(len(actions), len(self.names))
 
 
@@ -129,7 +177,7 @@ class FunctionFeatures:
 class Concatenate:
     """Several feature sets side by side."""
 
-    parts: tuple[RewardFeatures, ...]
+    parts: tuple[RewardFeatures | AskingFeatures, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -206,12 +254,19 @@ def featured(stage: Stage, features: Any, index: int, offset: Float | None = Non
 
     Errors name the stage by its index; the offset, shape (q,), is subtracted.
     """
+    if isinstance(features, StepFeatures):
+        raise OptionError(
+            f"the features {', '.join(features.names)} look at each step's info, which a history "
+            "does not hold: record them while the learner learns, or write a function of "
+            "(observations, actions, next_observations)"
+        )
     if features is not None:
         stage = stage.with_features(features)
     if stage.features is None:
         raise OptionError(
             f"stage {index} has no recorded features: pass features=, a callable of "
-            "(observations, actions, next_observations)"
+            "(observations, actions, next_observations), or --features module:function on the "
+            "command line"
         )
     if offset is None:
         return stage

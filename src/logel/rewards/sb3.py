@@ -22,7 +22,7 @@ from logel.types import Array, Float
 try:
     from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, unwrap_vec_normalize
 except ImportError as error:
-    raise MissingExtraError("stable-baselines3", "mujoco") from error
+    raise MissingExtraError("stable-baselines3", "sb3") from error
 
 TransitionReward = Callable[..., npt.ArrayLike]
 """Maps (observations, actions, next_observations), each with N rows, to rewards (N,).

@@ -40,14 +40,16 @@ _ROWS_AT_ONCE = 2**12
 class StateFeatures(Choice):
     """The state features of the basis.
 
-    AUTO: the family's own if it is log-linear, else LINEAR.
+    AUTO: the family's own if it is log-linear, else INDICATORS of few discrete states, else LINEAR.
     FAMILY: those in which the family is linear: the basis then is its score.
+    INDICATORS: one for each discrete state.
     LINEAR: one, and the standardised observation.
     QUADRATIC: the squares as well.
     """
 
     AUTO = "auto"
     FAMILY = "family"
+    INDICATORS = "indicators"
     LINEAR = "linear"
     QUADRATIC = "quadratic"
 
@@ -79,7 +81,9 @@ class Basis:
                 "'quadratic'"
             )
         if states is StateFeatures.AUTO:
-            states = StateFeatures.FAMILY if linear else StateFeatures.LINEAR
+            states = StateFeatures.FAMILY if linear else _without_family(policy, scale)
+        if states is StateFeatures.INDICATORS and scale.n_states is None:
+            raise OptionError("indicators of states need few discrete states: choose 'linear'")
         basis = cls(policy, states, scale, deviations)
         if basis.width > LARGEST_WIDTH:
             raise OptionError(
@@ -100,15 +104,25 @@ class Basis:
         """Number of state features."""
         if self.states is StateFeatures.FAMILY:
             return self.policy.n_state_features or 0
+        if self.states is StateFeatures.INDICATORS:
+            return self.scale.n_states or 0
         return 1 + len(self.scale.mean) * (2 if self.states is StateFeatures.QUADRATIC else 1)
 
     def state_features(self, observations: Array) -> Float:
         """Shape (N, f)."""
         if self.states is StateFeatures.FAMILY:
             return self.policy.state_features(observations)
+        if self.states is StateFeatures.INDICATORS:
+            return np.eye(self.n_state_features)[np.asarray(observations, dtype=int).ravel()]
         z = self.scale.coordinates(observations)
         squares = z**2 if self.states is StateFeatures.QUADRATIC else z[:, :0]
         return np.concatenate([np.ones((len(z), 1)), z, squares], axis=1)
+
+
+def _without_family(policy: Policy, scale: StateScale) -> StateFeatures:
+    """Indicators of the states where there are few, else linear ones."""
+    few = scale.n_states is not None and scale.n_states * policy.n_scores <= LARGEST_WIDTH
+    return StateFeatures.INDICATORS if few else StateFeatures.LINEAR
 
 
 @dataclass(frozen=True, eq=False)

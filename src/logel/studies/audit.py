@@ -69,7 +69,7 @@ QUICK_STEPS = 0.01
 def require_learners() -> None:
     """Say what is not installed."""
     for package in ("stable_baselines3", "sb3_contrib"):
-        optional(package, "mujoco")
+        optional(package, "sb3")
 
 
 # --- the learner ----------------------------------------------------------------------------------

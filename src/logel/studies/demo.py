@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from logel.data.plots import BLUE, GREY, rule, tidy
 from logel.envs.gridworld import GridMap
 from logel.envs.tabular import optimal_policy
 from logel.inference.estimate import RewardEstimate
 from logel.inference.gauge import direction_error
 from logel.inference.infer import infer_reward
 from logel.learners.tabular import GPOMDPLearner
-from logel.studies.measures import family, mean_returns, world
-from logel.studies.plots import BLUE, GREY, new_figure, rule, tidy
+from logel.studies.measures import family, world
+from logel.studies.plots import new_figure
 from logel.types import Float, Progress
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ class DemoResult:
     """What the demo shows; values are those of policies under the true reward.
 
     The true weights have unit norm, in the identified subspace; `value` is that of the policy
-    (S, A) that is optimal for the recovered reward.
+    (S, A) that is optimal for the recovered reward. `visits` are what the observer sees: the share
+    of steps that end in each area, by stage, shape (m + 1, q).
     """
 
     grid: GridMap
@@ -41,7 +44,7 @@ class DemoResult:
     best_value: float
     learner_value: float
     uniform_value: float
-    learner_returns: Float
+    visits: Float
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain values."""
@@ -67,6 +70,7 @@ def run_demo(*, n_steps: int, seed: int, progress: Progress | None = None) -> De
     where, grid = world(), GridMap.parse()
     mdp, weights, policy = where.mdp, where.weights, family(where.mdp)
     history = where.observe(GPOMDPLearner(), n_steps, seed, parameters=True, progress=progress)
+    visits = [np.mean(s.features, axis=0) for s in history if s.features is not None]
     estimate = infer_reward(
         history, policy, gamma=mdp.gamma, use_parameters=False, seed=seed, progress=progress
     )
@@ -84,16 +88,15 @@ def run_demo(*, n_steps: int, seed: int, progress: Progress | None = None) -> De
         best_value=where.best,
         learner_value=where.value(learnt),
         uniform_value=where.uniform,
-        learner_returns=mean_returns(history, weights, mdp.gamma),
+        visits=np.array(visits),
     )
 
 
 def demo_figure(result: DemoResult) -> Figure:
-    """The demo's picture: learning curve, weights, and the reward on the map."""
+    """The demo's picture: where the learner goes, weights, and the reward on the map."""
     figure = new_figure(11, 3.6)
     left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1.1, 1.1])
-    left.plot(result.learner_returns, color=GREY, marker="o", markersize=3)
-    tidy(left, title="What the observer watches", x="stage", y="learner's mean return")
+    _visit_lines(left, result)
     _weight_bars(middle, result)
     _reward_map(right, result)
     right.set_title(
@@ -104,6 +107,38 @@ def demo_figure(result: DemoResult) -> Figure:
         fontweight="bold",
     )
     return figure
+
+
+def _visit_lines(axes: Axes, result: DemoResult) -> None:
+    """Where the learner spends its time, stage by stage: nothing here knows the true reward."""
+    last, names = len(result.visits) - 1, result.estimate.feature_names
+    # The area it goes to more and more, and the others, which it leaves.
+    rises = int(np.argmax(result.visits[-1] - result.visits[0]))
+    for j, shares in enumerate(result.visits.T):
+        strong = {"color": BLUE, "linewidth": 2.0} if j == rises else {"color": GREY}
+        axes.plot(100 * shares, **strong)
+    heights = apart(100 * result.visits[-1], least=4.0)
+    for j, name in enumerate(names):
+        axes.annotate(
+            name,
+            (last, heights[j]),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            color=BLUE if j == rises else "black",
+        )
+    axes.set_xlim(0, 1.25 * last)
+    axes.set_xticks(range(0, last + 1, max(last // 6, 1)))
+    tidy(axes, title="What the observer watches", x="stage", y="steps that end in the area, %")
+
+
+def apart(heights: Float, *, least: float) -> Float:
+    """Heights of labels, moved up where they would lie on each other."""
+    order, placed = np.argsort(heights), np.array(heights, dtype=float)
+    for below, above in pairwise(order):
+        placed[above] = max(placed[above], placed[below] + least)
+    return placed
 
 
 def _weight_bars(axes: Axes, result: DemoResult) -> None:

@@ -42,7 +42,7 @@ DIFFERENT = 1.25
 
 def require_lander() -> None:
     """Say what is not installed."""
-    optional("stable_baselines3", "mujoco")
+    optional("stable_baselines3", "sb3")
     optional("Box2D", "box2d")
 
 

@@ -12,6 +12,30 @@ import numpy as np
 
 from logel.data.folder import write_atomically
 from logel.data.limits import optional
+from logel.data.plots import (
+    BLUE as BLUE,
+)
+from logel.data.plots import (
+    GREEN as GREEN,
+)
+from logel.data.plots import (
+    GREY as GREY,
+)
+from logel.data.plots import (
+    ORANGE as ORANGE,
+)
+from logel.data.plots import (
+    PURPLE as PURPLE,
+)
+from logel.data.plots import (
+    RED as RED,
+)
+from logel.data.plots import (
+    rule as rule,
+)
+from logel.data.plots import (
+    tidy as tidy,
+)
 from logel.errors import OptionError
 from logel.studies.claims import mean_interval
 from logel.types import Float
@@ -21,9 +45,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: told apart by readers with any colour vision, and in print.
-BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-PURPLE, GREY = "#CC79A7", "#7f7f7f"
 # No study has two observers of one colour.
 COLOURS = {
     "default": BLUE,
@@ -101,22 +122,6 @@ def _renumbered(svg: bytes) -> bytes:
         lambda found: found[1] + numbers.get(found[2], found[2]),
         svg,
     )
-
-
-def tidy(axes: Axes, *, title: str, x: str = "", y: str = "") -> None:
-    """Title and labels, a light grid, no box."""
-    axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
-    axes.set_xlabel(x, fontsize=9)
-    axes.set_ylabel(y, fontsize=9)
-    axes.tick_params(labelsize=8)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
-def rule(axes: Axes, at: float, *, dotted: bool = False) -> None:
-    """A thin horizontal line to compare with."""
-    axes.axhline(at, color="black", linewidth=0.8, linestyle=":" if dotted else "-")
 
 
 def hundredths_scale(axes: Axes, *, signed: bool = False) -> None:
