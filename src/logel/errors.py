@@ -4,9 +4,29 @@ from __future__ import annotations
 
 import enum
 
+# Messages quote files, which may hold anything: nobody reads more of it.
+_MOST_CHARACTERS = 300
+
+
+def harmless(text: str) -> str:
+    """A stranger's text without control characters, which could rewrite the terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def one_line(error: object) -> str:
+    """What a parser says of a stranger's file, short and on one line."""
+    text = harmless(" ".join(str(error).split())) or type(error).__name__
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."
+
 
 class LogelError(Exception):
     """Base of all errors raised on purpose by logel; the command line exits with code 2 on it."""
+
+    def __str__(self) -> str:
+        text = "\n".join(harmless(line) for line in super().__str__().split("\n"))
+        # The beginning says where, the end what to do.
+        most = 2 * _MOST_CHARACTERS
+        return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
 
 class OptionError(LogelError, ValueError):
@@ -35,6 +55,10 @@ class HistoryError(LogelError, ValueError):
 
 class FormatError(LogelError, ValueError):
     """A file or folder is not what it should be: corrupted, truncated, too new, or not ours."""
+
+
+class StorageError(LogelError, OSError):
+    """A file could not be written, for example because the disk is full; the message names it."""
 
 
 class PolicyError(LogelError, ValueError):

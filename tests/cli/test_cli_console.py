@@ -21,9 +21,9 @@ import command_line
 import logel
 from command_line import interrupted
 from logel.cli.console import STOPPED, progress_bars, read_with_progress
-from logel.data.folder import new_folder
 from logel.data.history import LearningHistory
 from logel.data.stage import Episode
+from logel.data.store import new_folder
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.errors import FormatError
 from logel.inference.estimate import RewardEstimate

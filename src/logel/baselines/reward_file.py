@@ -20,7 +20,8 @@ import safetensors
 import safetensors.numpy
 
 from logel.baselines.networks import Network
-from logel.data.folder import package_versions, write_atomically
+from logel.data.folder import package_versions
+from logel.data.store import write_atomically
 from logel.errors import FormatError
 from logel.types import Array, Float
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Option
 from typer.core import TyperCommand
 
@@ -22,6 +21,7 @@ from logel.cli.console import (
     Verbose,
     WorldFile,
     progress_bars,
+    save_and_show,
 )
 from logel.cli.reward import check_target, common_discount, known_world, named_folders
 from logel.errors import OptionError
@@ -107,9 +107,7 @@ def compare(
                 pool_world=not own_worlds,
                 progress=report,
             )
-    if out is not None:
-        contrast.save(out)
-    typer.echo(contrast.to_json() if json_output else contrast.summary())
+    save_and_show(contrast, out, json_output=json_output)
 
 
 def _is_saved(paths: Sequence[Path]) -> bool:

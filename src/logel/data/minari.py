@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from logel.data.contents import Contents
-from logel.data.folder import all_or_none, new_folder, own_episodes_of, parse_names
+from logel.data.folder import all_or_none, own_episodes_of, parse_names
 from logel.data.hdf5 import open_hdf5
 from logel.data.limits import (
     CellCount,
@@ -33,6 +33,7 @@ from logel.data.limits import (
     shown,
 )
 from logel.data.stage import Episode, Stage, named
+from logel.data.store import new_folder
 from logel.errors import FormatError, HistoryError, OptionError
 from logel.types import Array, Progress
 

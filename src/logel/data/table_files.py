@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logel.data.columns import Column, Origin, Table, join_stages
-from logel.data.folder import write_atomically
 from logel.data.limits import (
     CellCount,
     FilePath,
@@ -30,6 +29,7 @@ from logel.data.limits import (
     parsing,
     shown,
 )
+from logel.data.store import write_atomically
 from logel.errors import FormatError, HistoryError, OptionError
 from logel.types import Progress
 

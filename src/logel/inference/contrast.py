@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logel.data.folder import write_atomically
+from logel.data.store import write_atomically
 from logel.errors import OptionError
 from logel.inference.direction import unit
 from logel.inference.estimate import RewardEstimate

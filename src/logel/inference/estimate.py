@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import special
 
-from logel.data.folder import package_versions, write_atomically
+from logel.data.folder import package_versions
 from logel.data.notebook import estimate_line
+from logel.data.store import write_atomically
 from logel.errors import OptionError
 from logel.inference.export import shares_to_frame, to_frame, to_html, to_inference_data
 from logel.inference.gauge import Fit, Gauge

@@ -21,11 +21,12 @@ import numpy as np
 from gymnasium import spaces
 
 from logel.data.facts import call_with_facts
-from logel.data.folder import HistoryWriter, new_folder
+from logel.data.folder import HistoryWriter
 from logel.data.history import LearningHistory
 from logel.data.rollout import record_stage
 from logel.data.settings import KEY, LearnerSettings
 from logel.data.stage import Episode
+from logel.data.store import new_folder
 from logel.errors import FormatError, OptionError, PolicyError, check_gamma
 from logel.policies.base import Policy
 from logel.policies.gaussian import GaussianPolicy

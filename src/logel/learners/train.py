@@ -13,7 +13,8 @@ from typing import Any
 import gymnasium
 import numpy.typing as npt
 
-from logel.data.folder import new_folder, package_versions, write_atomically
+from logel.data.folder import package_versions
+from logel.data.store import new_folder, write_atomically
 from logel.envs.box2d import FEATURES as BOX2D
 from logel.envs.classic_control import FEATURES as CLASSIC
 from logel.envs.mujoco import FEATURES as MUJOCO

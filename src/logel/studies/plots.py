@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from logel.data.folder import write_atomically
 from logel.data.limits import optional
+from logel.data.store import write_atomically
 from logel.errors import OptionError
 from logel.studies.claims import mean_interval
 from logel.types import Float
