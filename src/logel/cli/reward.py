@@ -27,7 +27,7 @@ from logel.cli.console import (
     read_with_progress,
     save_and_show,
 )
-from logel.errors import OptionError
+from logel.errors import OptionError, check_gamma
 from logel.threads import limited_threads
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _discount(history: LearningHistory, gamma: float | None) -> float:
     discount = history.metadata.get("gamma") if gamma is None else gamma
     if not isinstance(discount, int | float):
         raise OptionError("the history does not say the discount factor: pass --gamma")
-    return float(discount)
+    return float(check_gamma(discount))
 
 
 def check_target(out: Path) -> None:

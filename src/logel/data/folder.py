@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import EllipsisType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ import safetensors.numpy
 from logel.data.contents import Contents, check_feature_names, check_own_episodes
 from logel.data.limits import (
     FilePath,
+    ask_memory,
     ask_memory_of_json,
     parse_json,
     parsing,
@@ -168,6 +170,7 @@ class HistoryWriter:
                 check_feature_names(self._manifest["feature_names"], stage.signature.n_features)
             self._signature, self._n_parameters = stage.signature, stage.n_parameters
             self._manifest["signature"] = asdict(stage.signature)
+            self._manifest["n_parameters"] = stage.n_parameters
         check_stage(stage, index, self._signature)
         check_parameters(stage, index, self._n_parameters)
         if learning_rate is not None and not (learning_rate > 0 and math.isfinite(learning_rate)):
@@ -234,6 +237,8 @@ class _Folder:
     signature: Signature
     lists: str
     """The file that lists the stages."""
+    n_parameters: int | EllipsisType | None = ...
+    """Of the policy, None if they are not known; not said in version 1."""
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -256,6 +261,8 @@ class _Folder:
             )
         with parsing(path, safetensors.SafetensorError):
             arrays = safetensors.numpy.load(data)
+            # Small numbers and flags become large ones.
+            ask_memory(sum(8 * array.size for array in arrays.values()), path)
         del data  # the arrays are copies: a large stage need not be held three times
         known = {f.name for f in fields(Stage)}
         if not {"observations", "actions", "lengths", "terminated"} <= arrays.keys() <= known:
@@ -263,9 +270,18 @@ class _Folder:
         try:
             stage = Stage(**arrays)
             check_stage(stage, index, self.signature)
+            check_parameters(stage, index, self._first_parameters(stage, index))
         except (HistoryError, TypeError, ValueError) as error:
             raise FormatError(f"stage {index}: {path} is not a valid stage: {error}") from None
         return stage
+
+    def _first_parameters(self, stage: Stage, index: int) -> int | None:
+        """How many parameters the first stage has: as the manifest says or, of old, as it is."""
+        if self.n_parameters is ...:
+            first = stage if index == 0 else self[0]
+            # Frozen for everyone else.
+            self.__dict__["n_parameters"] = first.n_parameters
+        return self.n_parameters  # type: ignore[return-value]
 
 
 def read_folder(path: FilePath) -> Contents:
@@ -279,6 +295,7 @@ def read_folder(path: FilePath) -> Contents:
         names = parse_names(manifest["feature_names"])
         metadata = dict(manifest["metadata"])
         own = own_episodes_of(manifest, metadata)
+        n_parameters = ... if alone else _parse_count(manifest["n_parameters"])
         listed, complete = (
             (manifest["stages"], bool(manifest["complete"]))
             if alone
@@ -290,7 +307,7 @@ def read_folder(path: FilePath) -> Contents:
         raise FormatError(f"{folder} holds no stage yet")
     try:
         return Contents(
-            source=_Folder(folder, entries, signature, MANIFEST if alone else STAGES),
+            source=_Folder(folder, entries, signature, MANIFEST if alone else STAGES, n_parameters),
             signature=signature,
             learning_rates=all_or_none([entry.learning_rate for entry in entries[1:]]),
             feature_names=names,
@@ -361,6 +378,12 @@ def _read_lines(path: Path) -> tuple[list[Any], bool]:
     ask_memory_of_json(data, path)
     found = [parse_json(line, f"{path}, line {n},") for n, line in enumerate(lines, start=1)]
     return [one for one in found if one != _COMPLETE], bool(found) and found[-1] == _COMPLETE
+
+
+def _parse_count(raw: Any) -> int | None:
+    if raw is not None and (type(raw) is not int or raw < 0):
+        raise ValueError(f"n_parameters must be a number or null, not {raw!r:.40}")
+    return raw
 
 
 def _parse_signature(raw: Mapping[str, Any]) -> Signature:

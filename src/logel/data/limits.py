@@ -14,13 +14,24 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from logel.errors import FormatError, LogelError, MissingExtraError, OptionError, one_line
+from logel.errors import (
+    FormatError,
+    LogelError,
+    MissingExtraError,
+    OptionError,
+    TooLargeError,
+    one_line,
+)
 
 FilePath = str | PathLike[str]
 MEMORY = "LOGEL_MEMORY"
 """Environment variable that sets the budget of `ask_memory`."""
 
 _BUDGET_BYTES = 2**30
+_MOST_NESTED = 100
+# Files may claim numbers of hundreds of digits.
+_MOST_SAID = 2**70
+_CELL_BYTES = 8
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 # What parsers raise about nonsense; some of them know more (see `parsing`).
 MALFORMED = (
@@ -28,10 +39,11 @@ MALFORMED = (
     *(OverflowError, RecursionError, MemoryError),
 )
 # Bytes that Python needs at most for what follows each of these characters in JSON: a table with
-# one key, a list, the next entry of either, a key with its place.
-_JSON_BYTES = {b"{": 240, b"[": 96, b",": 40, b":": 100}
-# A text of JSON is held beside what it becomes; one rare character makes it four bytes wide.
-_JSON_TEXT = 5
+# one key, a list, the next entry of either, a key's place, half a text.
+_JSON_BYTES = {b"{": 240, b"[": 96, b",": 40, b":": 60, b'"': 40}
+# The bytes, the text they are and what becomes of it are held together; one rare character makes
+# the latter two four bytes wide.
+_JSON_PLAIN, _JSON_WIDE = 3, 9
 
 
 def memory_budget() -> int:
@@ -51,10 +63,11 @@ def ask_memory(n_bytes: int, what: object) -> None:
     What is asked for is an estimate, of the right order; a process may hold several such things.
     """
     if n_bytes > (budget := memory_budget()):
-        raise FormatError(
-            f"{what} would take {n_bytes / 2**20:,.0f} MiB of memory, more than the budget of "
-            f"{budget / 2**20:,.0f}: if that is meant, set {MEMORY}, for example to "
-            f"{-(-n_bytes // 2**30)}G"
+        asked = min(n_bytes, _MOST_SAID)
+        raise TooLargeError(
+            f"{what} would take {asked >> 20:,} MiB of memory, more than the budget of "
+            f"{budget >> 20:,}: if that is meant, set {MEMORY}, for example to "
+            f"{-(-asked // 2**30)}G"
         )
 
 
@@ -76,14 +89,29 @@ def read_plain(path: Path, *, follow_links: bool = True, what: str = "file") -> 
 def ask_memory_of_json(data: bytes, where: object) -> None:
     """Ask for what JSON may become: a few bytes of it can take thirty times more."""
     found = sum(n * data.count(mark) for mark, n in _JSON_BYTES.items())
-    ask_memory(_JSON_TEXT * len(data) + found, where)
+    text = _JSON_PLAIN if data.isascii() and b"\\u" not in data else _JSON_WIDE
+    ask_memory(text * len(data) + found, where)
 
 
 def parse_json(data: bytes, where: object) -> Any:
     """What JSON says, if that fits in the budget."""
     ask_memory_of_json(data, where)
     with parsing(where):
-        return json.loads(data)
+        found = json.loads(data)
+        if data.count(b"[") + data.count(b"{") > _MOST_NESTED:
+            _check_nesting(found)
+        return found
+
+
+def _check_nesting(found: Any) -> None:
+    """Refuse what goes so deep that no function that calls itself could follow."""
+    level: list[Any] = [found] if isinstance(found, dict | list) else []
+    for _ in range(_MOST_NESTED):
+        inside = (v.values() if isinstance(v, dict) else v for v in level)
+        level = [one for values in inside for one in values if isinstance(one, dict | list)]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {_MOST_NESTED} deep")
 
 
 def read_json(path: Path, *, follow_links: bool = True, what: str = "file") -> Any:
@@ -136,6 +164,8 @@ class CellCount:
 
     def __init__(self, limits: Limits | None) -> None:
         self.limits = limits or Limits()
+        # Whoever gives limits of their own has thought of memory.
+        self._within_budget = limits is None
         self._used = 0
 
     def add(self, cells: int, where: object) -> None:
@@ -143,6 +173,8 @@ class CellCount:
         together = f"{where}, with all that was read before it," if self._used else where
         self._used += cells
         self.limits.check("cells", self._used, together)
+        if self._within_budget:
+            ask_memory(_CELL_BYTES * self._used, together)
 
 
 def check_plain_file(path: Path, limits: Limits, *, follow_links: bool = True) -> None:

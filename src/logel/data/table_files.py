@@ -27,6 +27,7 @@ from logel.data.limits import (
     check_plain_file,
     optional,
     parsing,
+    read_plain,
     shown,
 )
 from logel.data.store import write_atomically
@@ -98,7 +99,7 @@ def write_frame(frame: pd.DataFrame, path: FilePath, file_format: str) -> Path:
 
 def _read_csv(path: Path, ignore: Sequence[str], cells: CellCount) -> Table:
     check_plain_file(path, cells.limits)
-    data = path.read_bytes()
+    data = read_plain(path)
     if data.startswith(_COMPRESSED):
         raise FormatError(f"{path} is compressed: unpack it first")
     data = data.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r\n")
