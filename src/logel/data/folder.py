@@ -296,13 +296,7 @@ def read_folder(path: FilePath) -> Contents:
         metadata = dict(manifest["metadata"])
         own = own_episodes_of(manifest, metadata)
         n_parameters = ... if alone else _parse_count(manifest["n_parameters"])
-        listed, complete = (
-            (manifest["stages"], bool(manifest["complete"]))
-            if alone
-            else _read_lines(folder / STAGES)
-        )
-    with parsing(manifest_path if alone else folder / STAGES):
-        entries = tuple(_parse_entry(entry) for entry in listed)
+    entries, complete = _read_stages(folder, manifest)
     if not entries:
         raise FormatError(f"{folder} holds no stage yet")
     try:
@@ -364,6 +358,17 @@ def recorded_versions(path: FilePath) -> dict[str, str]:
     manifest = read_json(manifest_path)
     with parsing(manifest_path):
         return {str(name): str(found) for name, found in manifest["packages"].items()}
+
+
+def _read_stages(folder: Path, manifest: Mapping[str, Any]) -> tuple[tuple[_StageFile, ...], bool]:
+    """What is said of every stage, and whether the writer was done."""
+    alone = manifest["format_version"] == 1
+    path = folder / (MANIFEST if alone else STAGES)
+    with parsing(path):
+        listed, complete = (
+            (manifest["stages"], bool(manifest["complete"])) if alone else _read_lines(path)
+        )
+        return tuple(_parse_entry(entry) for entry in listed), complete
 
 
 def _read_lines(path: Path) -> tuple[list[Any], bool]:

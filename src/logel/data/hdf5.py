@@ -68,10 +68,7 @@ class Hdf5Reader:
         if found.chunks is not None:
             self._cells.limits.check("cells", math.prod(found.chunks), f"{where}, in one chunk,")
         self._cells.add(math.prod(found.shape), where)
-        if found.chunks is not None:
-            pairs = zip(found.shape, found.chunks, strict=True)
-            n_chunks = math.prod(-(-size // chunk) for size, chunk in pairs)
-            ask_memory(_CHUNK_BYTES * n_chunks, f"{where}, in {n_chunks} chunks,")
+        _ask_chunks(found, where)
         return np.asarray(found[()])
 
     def _open(self, name: str) -> Any:
@@ -91,6 +88,13 @@ class Hdf5Reader:
                 )
             at = at[part]
         return at
+
+
+def _ask_chunks(dataset: Any, where: str) -> None:
+    if dataset.chunks is not None:
+        pairs = zip(dataset.shape, dataset.chunks, strict=True)
+        n_chunks = math.prod(-(-size // chunk) for size, chunk in pairs)
+        ask_memory(_CHUNK_BYTES * n_chunks, f"{where}, in {n_chunks} chunks,")
 
 
 def _check_filters(dataset: Any, where: str) -> None:
