@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
@@ -78,10 +79,11 @@ def read_plain(path: Path, *, follow_links: bool = True, what: str = "file") -> 
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | links)
     except OSError:
         raise FormatError(f"there is no {what} at {path}, or it cannot be read") from None
+    about = os.fstat(descriptor)
+    if not stat.S_ISREG(about.st_mode):
+        os.close(descriptor)
+        raise FormatError(f"{path} is missing or not a plain file")
     with os.fdopen(descriptor, "rb") as file:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            raise FormatError(f"{path} is missing or not a plain file")
         ask_memory(about.st_size, path)
         return file.read(about.st_size)
 
@@ -97,7 +99,8 @@ def parse_json(data: bytes, where: object) -> Any:
     """What JSON says, if that fits in the budget."""
     ask_memory_of_json(data, where)
     with parsing(where):
-        found = json.loads(data)
+        # Left to itself it would try other encodings, and load what reads them.
+        found = json.loads(data.removeprefix(codecs.BOM_UTF8).decode())
         if data.count(b"[") + data.count(b"{") > _MOST_NESTED:
             _check_nesting(found)
         return found

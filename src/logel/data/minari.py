@@ -228,7 +228,7 @@ def _declared_shape(space: Any, where: str) -> tuple[int, ...] | None:
     if space is None:
         return None
     try:
-        raw = parse_json(space.encode(), where)
+        raw = parse_json(str(space).encode(), where)
         kind = raw["type"]
         if kind == "Box":
             return tuple(int(n) for n in raw["shape"])

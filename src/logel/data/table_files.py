@@ -103,6 +103,9 @@ def _read_csv(path: Path, ignore: Sequence[str], cells: CellCount) -> Table:
     if data.startswith(_COMPRESSED):
         raise FormatError(f"{path} is compressed: unpack it first")
     data = data.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r\n")
+    if not data.isascii():
+        with parsing(path, told="not UTF-8"):
+            data.decode()
     n_lines = _check_lines(path, data, cells.limits)
     header, _, body = data.partition(b"\n")
     names = _header(path, header, cells.limits)
