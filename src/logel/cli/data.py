@@ -56,6 +56,7 @@ def import_history(
     quiet: Quiet = False,
 ) -> None:
     """Make a learning history of tables of steps or of Minari datasets."""
+    from logel.data.folder import write_into
     from logel.data.store import new_folder
 
     chosen = _format(file_format, sources, "--format")
@@ -64,7 +65,7 @@ def import_history(
     # The folder is taken before the work, which may take long.
     with new_folder(out) as reserved, progress_bars(quiet or json_output) as report:
         history = read(sources, metadata=metadata, progress=report)
-        history.save(reserved, progress=report)
+        write_into(reserved, history, report)
     made = _size(history)
     sentence = (
         f"imported {made['stages']} stages, {made['episodes']} episodes, {made['steps']} steps "

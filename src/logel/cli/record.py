@@ -92,6 +92,7 @@ def record_gridworld(
     verbose: Verbose = False,
 ) -> None:
     """Record a learner in the paper's gridworld, or in one of your own."""
+    from logel.data.folder import write_into
     from logel.data.store import new_folder
     from logel.envs.gridworld import grid_weights, gridworld_mdp, parse_weights
     from logel.learners.tabular import LEARNERS, observe
@@ -114,7 +115,7 @@ def record_gridworld(
             parameters=parameters,
             progress=report,
         )
-        history.save(reserved, progress=report)
+        write_into(reserved, history, report)
     sentence = f"recorded {len(history)} stages of {episodes} episodes in {out}"
     answer(_made(out, history, episodes), sentence, json_output=json_output)
 

@@ -193,18 +193,21 @@ class HistoryWriter:
 
 def write_folder(history: Contents, path: FilePath, progress: Progress | None) -> None:
     """Write a whole history, one stage in memory at a time; all of it or nothing."""
+    with new_folder(path) as folder:
+        write_into(folder, history, progress)
+
+
+def write_into(folder: Path, history: Contents, progress: Progress | None) -> None:
+    """Write a whole history into an empty folder that somebody has reserved (`new_folder`)."""
     known = history.learning_rates
     rates = [None, *([None] * history.n_steps if known is None else known)]
     notes = history.notes or ({},) * len(history)
-    with (
-        new_folder(path) as folder,
-        HistoryWriter(
-            folder,
-            feature_names=history.feature_names,
-            metadata=history.metadata,
-            own_episodes=history.own_episodes,
-        ) as writer,
-    ):
+    with HistoryWriter(
+        folder,
+        feature_names=history.feature_names,
+        metadata=history.metadata,
+        own_episodes=history.own_episodes,
+    ) as writer:
         for t, (stage, rate, about) in enumerate(zip(history, rates, notes, strict=True)):
             writer.append(stage, learning_rate=rate, notes=about)
             if progress is not None:
