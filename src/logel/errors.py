@@ -3,11 +3,37 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from pathlib import Path
+
+# Messages quote files, which may hold anything: nobody reads more of it.
+_MOST_CHARACTERS = 300
+
+
+def harmless(text: str) -> str:
+    """A stranger's text without control characters, which could rewrite the terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def printed(lines: Iterable[str]) -> str:
+    """Lines to be printed, whoever wrote them."""
+    return "\n".join(map(harmless, lines))
+
+
+def one_line(error: object) -> str:
+    """What a parser says of a stranger's file, short and on one line."""
+    text = harmless(" ".join(str(error).split())) or type(error).__name__
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."
 
 
 class LogelError(Exception):
     """Base of all errors raised on purpose by logel; the command line exits with code 2 on it."""
+
+    def __str__(self) -> str:
+        text = printed(super().__str__().split("\n"))
+        # The beginning says where, the end what to do.
+        most = 2 * _MOST_CHARACTERS
+        return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
 
 class OptionError(LogelError, ValueError):
@@ -17,7 +43,7 @@ class OptionError(LogelError, ValueError):
 def check_gamma(gamma: float) -> float:
     """The discount factor; refused where sums may have no limit under it."""
     if not 0 <= gamma < 1:
-        raise OptionError(f"gamma must be in [0, 1), but is {gamma}")
+        raise OptionError(f"gamma must be in [0, 1), but is {one_line(gamma)}")
     return gamma
 
 
@@ -36,6 +62,14 @@ class HistoryError(LogelError, ValueError):
 
 class FormatError(LogelError, ValueError):
     """A file or folder is not what it should be: corrupted, truncated, too new, or not ours."""
+
+
+class TooLargeError(FormatError):
+    """Something would take more memory than the budget; the message says how to raise it."""
+
+
+class StorageError(LogelError, OSError):
+    """A file could not be written, for example because the disk is full; the message names it."""
 
 
 class PolicyError(LogelError, ValueError):

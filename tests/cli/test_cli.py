@@ -138,7 +138,7 @@ def bad_histories(folder: Path) -> dict[str, tuple[list[object], str]]:
     stage.write_bytes(stage.read_bytes()[:-9])
     good.save(folder / "newer")
     manifest = folder / "newer" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format_version": 1', '"format_version": 99'))
+    manifest.write_text(manifest.read_text().replace('"format_version": 2', '"format_version": 99'))
     unnamed = LearningHistory.from_episodes([episodes(), episodes()])
     unnamed.save(folder / "no-gamma")
     (folder / "empty").mkdir()

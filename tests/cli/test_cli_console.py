@@ -21,9 +21,9 @@ import command_line
 import logel
 from command_line import interrupted
 from logel.cli.console import STOPPED, progress_bars, read_with_progress
-from logel.data.folder import new_folder
 from logel.data.history import LearningHistory
 from logel.data.stage import Episode
+from logel.data.store import new_folder
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.errors import FormatError
 from logel.inference.estimate import RewardEstimate
@@ -286,13 +286,13 @@ def test_stages_and_histories_say_what_they_are() -> None:
         [[Episode(np.zeros((3, 2)), np.zeros(2, dtype=int), np.ones((2, 2)))] * 3] * 2,
         parameters=np.arange(8.0).reshape(2, 4),
         learning_rates=[0.5],
-        feature_names=["near\n", "<b>far</b>" + "!" * 60],
+        feature_names=["near", "<b>far</b>" + "!" * 60],
         metadata={"gamma": 0.9, "learner": "<i>x</i>", "environment": ["not", "plain"]},
     )
     assert repr(history[0]) == "Stage(3 episodes, 6 steps; 2 features, 4 known parameters)"
     assert repr(history) == (
         "LearningHistory(2 stages; observations real (2,); actions integer; "
-        f"features near?, <b>far</b>{'!' * 30}...; learning rates known)"
+        f"features near, <b>far</b>{'!' * 30}...; learning rates known)"
     )
     page = history._repr_html_()
     assert "<b>far" not in page and "&lt;b&gt;far" in page and "&lt;i&gt;x" in page

@@ -19,7 +19,7 @@ from logel.data.stage import Episode, Stage
 from logel.errors import FormatError
 
 NAMES = st.lists(
-    st.text(max_size=5).filter(lambda name: not set(name) & {"\n", "\r"}),
+    st.text(max_size=5).filter(str.isprintable),
     min_size=3,
     max_size=3,
     unique=True,

@@ -131,7 +131,7 @@ def test_the_summary_says_what_matters() -> None:
         {"fit": Fit(*np.full((2, 2), 0.5), 0.3, *np.array([[1, 2], [3, np.nan]]), rule="mirror")},
         {"fit": Fit(*np.full((2, 2), 0.5), 0.0, *np.array([[1, 2], [3, 4], [0, 0.1]]), "replay")},
         {"notes": (), "status": Status.OK},
-        {"feature_names": ("ä", '"', "\n")},
+        {"feature_names": ("ä", '"', " ")},
     ],
 )
 def test_round_trip(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_loading_names_the_file(tmp_path: Path) -> None:
         RewardEstimate.load(tmp_path / "bad.json")
     with (tmp_path / "huge.json").open("wb") as file:
         file.truncate(2**29)
-    with pytest.raises(FormatError, match="larger than any estimate"):
+    with pytest.raises(FormatError, match="the estimate would take"):
         RewardEstimate.load(tmp_path / "huge.json")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -319,6 +321,27 @@ def test_training_can_go_on_with_the_same_recorder(tmp_path: Path) -> None:
     model.learn(72, callback=recorder, reset_num_timesteps=False)
     history = LearningHistory.load(tmp_path / "h")
     assert [note["timesteps"] for note in history.notes] == [0, 72, 144, 216] and history.complete
+
+
+def test_a_full_disk_does_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls, plain = [0], os.fsync
+
+    def filling(descriptor: int) -> None:
+        calls[0] += 1
+        if calls[0] > 5:  # the manifest, and two stages with their lines
+            raise OSError(errno.ENOSPC, "No space left on device")
+        plain(descriptor)
+
+    monkeypatch.setattr(os, "fsync", filling)
+    model = train("PPO", clocks(BOX), callback=HistoryRecorder(tmp_path / "h", "none"), updates=5)
+    assert model.num_timesteps == 5 * 72
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said.startswith("recording has stopped, training goes on: cannot write ")
+    assert said.endswith("stage-00002.safetensors: No space left on device")
+    history = LearningHistory.load(tmp_path / "h")
+    assert len(history) == 2 and not history.complete
 
 
 def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
 
 
 def test_absurd_sizes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logel.policies.sb3_checkpoint.MAX_BYTES", 2**20)
+    monkeypatch.setenv("LOGEL_MEMORY", "3M")
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("policy.pth", bytes(2**21))
     inner = io.BytesIO()
@@ -269,13 +269,17 @@ def test_absurd_sizes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     wide = io.BytesIO()
     torch.save(OrderedDict(a=torch.zeros(1).expand(2**40)), wide)
     archive_of(tmp_path / "wide.zip", wide.getvalue())
-    for name, reason in (("bomb", "claims"), ("inner", "compressed"), ("wide", "larger than")):
+    for name, reason in (
+        ("bomb", r"policy\.pth would take 8 MiB"),
+        ("inner", "compressed"),
+        ("wide", "would take"),
+    ):
         with pytest.raises(FormatError, match=reason):
             read_checkpoint(tmp_path / f"{name}.zip")
     # Parsed JSON is far larger than its text: a hundred kilobytes here would become gigabytes.
     with zipfile.ZipFile(tmp_path / "facts.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("data", b"[" + b"[]," * (2**25 // 3) + b"[]]")
-    with pytest.raises(FormatError, match="data claims"):
+    with pytest.raises(FormatError, match="data would take"):
         recorded_gamma(tmp_path / "facts.zip")
 
 

@@ -20,25 +20,14 @@ import safetensors
 import safetensors.numpy
 
 from logel.baselines.networks import Network
-from logel.data.folder import package_versions, write_atomically
-from logel.errors import FormatError
+from logel.data.folder import package_versions
+from logel.data.limits import MALFORMED, ask_memory, parse_json, parsing
+from logel.data.store import write_atomically
+from logel.errors import FormatError, one_line
 from logel.types import Array, Float
 
 FORMAT = "logel-reward"
 FORMAT_VERSION = 1
-# A three-layer network of 256 is under 1 MB; anything near this limit is not one of ours.
-_MAX_BYTES = 256 * 2**20
-# What reading a stranger's file may raise.
-_BROKEN = (
-    AttributeError,
-    KeyError,
-    OSError,
-    OverflowError,
-    RecursionError,
-    TypeError,
-    ValueError,
-    safetensors.SafetensorError,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,28 +97,24 @@ class SavedReward(ABC):
         content = _read(Path(path), cls.kind)
         try:
             return cls._from_content(content)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise FormatError(f"{path} is not a reward of {cls.method}: {error}") from None
+        except MALFORMED as error:
+            told = f"{path} is not a reward of {cls.method}: {one_line(error)}"
+            raise FormatError(told) from None
 
 
 def _read(file: Path, kind: str) -> RewardFile:
     """Read a reward of the given kind; whatever is wrong with the file is a FormatError."""
     if not file.is_file():
         raise FormatError(f"{file} is missing or not a plain file")
-    if file.stat().st_size > _MAX_BYTES:
-        raise FormatError(f"{file} is larger than any reward: not one of logel's")
-    try:
+    # Arrays are held as they are and in doubles.
+    ask_memory(3 * file.stat().st_size, file)
+    with parsing(file, OSError, safetensors.SafetensorError):
         with safetensors.safe_open(file, framework="numpy") as opened:
             text = (opened.metadata() or {}).get("logel", "null")
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        description = json.loads(text)
+        description = parse_json(text.encode(), file)
         _check_header(file, description, kind)
         return _parse(description, tensors)
-    except FormatError:
-        raise
-    except _BROKEN as error:
-        reason = str(error) or type(error).__name__
-        raise FormatError(f"{file} is corrupted or truncated: {reason}") from None
 
 
 def _check_header(file: Path, description: Any, kind: str) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Option
 from typer.core import TyperCommand
 
@@ -24,6 +23,7 @@ from logel.cli.console import (
     WorldFile,
     cut,
     progress_bars,
+    save_and_show,
 )
 from logel.cli.features import FeaturesName, named_features
 from logel.cli.reward import check_target, known_world, named_folders
@@ -113,9 +113,7 @@ def compare(
                 pool_world=not own_worlds,
                 progress=report,
             )
-    if out is not None:
-        contrast.save(out)
-    typer.echo(contrast.to_json() if json_output else contrast.summary())
+    save_and_show(contrast, out, json_output=json_output)
 
 
 def _is_saved(paths: Sequence[Path]) -> bool:

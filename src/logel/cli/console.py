@@ -20,7 +20,7 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from logel import __version__
-from logel.errors import LogelError, MissingExtraError, OptionError
+from logel.errors import LogelError, MissingExtraError, OptionError, StorageError, harmless
 
 if TYPE_CHECKING:
     from logel.data.history import LearningHistory
@@ -131,9 +131,16 @@ def answer(result: object, sentence: str, *, json_output: bool) -> None:
     typer.echo(json.dumps(result) if json_output else sentence)
 
 
-def printable(text: str) -> str:
-    """A stranger's text without control characters, which could rewrite the terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+def save_and_show(found: Any, out: Path | None, *, json_output: bool) -> None:
+    """Save an answer, if that is asked for, and print it; also when the disk is full."""
+    shown = found.to_json() if json_output else found.summary()
+    try:
+        if out is not None:
+            found.save(out)
+    except StorageError:
+        typer.echo(shown)
+        raise
+    typer.echo(shown)
 
 
 @contextmanager
@@ -198,7 +205,7 @@ class _ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         # Names come from files: no markup, no control characters.
-        text = printable(record.getMessage())
+        text = harmless(record.getMessage())
         self.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 

@@ -22,11 +22,10 @@ from logel.cli.console import (
     StageRange,
     answer,
     cut,
-    printable,
     progress_bars,
     read_with_progress,
 )
-from logel.errors import OptionError, check_gamma
+from logel.errors import OptionError, check_gamma, harmless
 
 if TYPE_CHECKING:
     from logel.data.history import LearningHistory
@@ -62,16 +61,16 @@ def import_history(
     quiet: Quiet = False,
 ) -> None:
     """Make a learning history of tables of steps or of Minari datasets."""
-    from logel.data.folder import check_new_folder
+    from logel.data.folder import write_into
+    from logel.data.store import new_folder
 
     chosen = _format(file_format, sources, "--format")
-    # Said before the work, which may take long.
-    check_new_folder(out)
     metadata = {} if gamma is None else {"gamma": check_gamma(gamma)}
     read = _reader(chosen, stages, ignore or ())
-    with progress_bars(quiet or json_output) as report:
+    # The folder is taken before the work, which may take long.
+    with new_folder(out) as reserved, progress_bars(quiet or json_output) as report:
         history = read(sources, metadata=metadata, progress=report)
-        history.save(out, progress=report)
+        write_into(reserved, history, report)
     made = _size(history)
     sentence = (
         f"imported {made['stages']} stages, {made['episodes']} episodes, {made['steps']} steps "
@@ -241,7 +240,7 @@ def _table(headings: Sequence[str]) -> Table:
 
 def _plain(text: str) -> str:
     """A stranger's text, neither markup nor control characters."""
-    return escape(printable(text))
+    return escape(harmless(text))
 
 
 def _number(value: float | None) -> str:

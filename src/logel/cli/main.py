@@ -14,7 +14,7 @@ from logel.cli.data import export_history, import_history, inspect
 from logel.cli.record import record, record_gridworld
 from logel.cli.reward import infer, report, train
 from logel.cli.studies import build_networks, demo, reproduce
-from logel.errors import LogelError
+from logel.errors import LogelError, one_line, printed
 
 app = typer.Typer(
     cls=Commands, callback=options_of_all, no_args_is_help=True, pretty_exceptions_enable=False
@@ -37,7 +37,10 @@ def main() -> None:
     try:
         app(prog_name="logel")
     except (LogelError, OSError) as error:
-        errors.print(f"[red]error:[/red] {escape(str(error))}")
+        errors.print(f"[red]error:[/red] {escape(printed(str(error).splitlines()))}")
+        sys.exit(2)
+    except (MemoryError, RecursionError, OverflowError) as error:
+        errors.print(f"[red]error:[/red] too much for this machine: {escape(one_line(error))}")
         sys.exit(2)
     except Stopped as stop:
         errors.print(escape(str(stop)), highlight=False)

@@ -89,13 +89,18 @@ def record_gridworld(
     verbose: Verbose = False,
 ) -> None:
     """Record a learner in the paper's gridworld, or in one of your own."""
+    from logel.data.folder import write_into
+    from logel.data.store import new_folder
     from logel.envs.gridworld import grid_weights, gridworld_mdp, parse_weights
     from logel.learners.tabular import LEARNERS, observe
 
     if learner not in LEARNERS:
         raise OptionError(f"unknown learner {learner!r}: choose one of {', '.join(LEARNERS)}")
     mdp = gridworld_mdp(read_map(map_file))
-    with progress_bars(quiet or json_output, verbose=verbose) as report:
+    with (
+        new_folder(out) as reserved,
+        progress_bars(quiet or json_output, verbose=verbose) as report,
+    ):
         history = observe(
             mdp,
             LEARNERS[learner](),
@@ -107,7 +112,7 @@ def record_gridworld(
             parameters=parameters,
             progress=report,
         )
-        history.save(out, progress=report)
+        write_into(reserved, history, report)
     sentence = f"recorded {len(history)} stages of {episodes} episodes in {out}"
     answer(_made(out, history, episodes), sentence, json_output=json_output)
 

@@ -27,6 +27,7 @@ from logel.cli.console import (
     cut,
     progress_bars,
     read_with_progress,
+    save_and_show,
 )
 from logel.cli.features import FeaturesName, named_features
 from logel.errors import OptionError
@@ -92,9 +93,7 @@ def infer(
         else:
             every = next(iter(loaded.values())) if len(loaded) == 1 else loaded
             found = infer_reward(every, family, progress=report, **options)
-    if out is not None:
-        found.save(out)
-    typer.echo(found.to_json() if json_output else found.summary())
+    save_and_show(found, out, json_output=json_output)
     first = next(iter(loaded.values()))
     if method == "default" and not (clone or json_output) and replay_might_apply(first, family):
         typer.echo(_ASK, err=True)

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from logel.data.contents import Contents
-from logel.data.folder import own_episodes_of, parse_names, write_atomically
+from logel.data.folder import own_episodes_of, parse_names
 from logel.data.frames import frame_of_stages, frame_of_steps
 from logel.data.limits import FilePath, Limits, check_plain_file, parsing
 from logel.data.stage import Stage
+from logel.data.store import write_atomically
 from logel.data.table_files import check_new_file, read_tables, write_frame
 from logel.data.tables import contents_of_tables
 from logel.errors import FormatError

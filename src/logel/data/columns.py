@@ -96,7 +96,8 @@ class Table:
         column = self.columns[name]
         if column.values.dtype.kind != "i":
             self.refuse(~column.missing, name, f"must be whole numbers, but holds {column.kind}")
-        return self.complete(name)
+        # An empty column has no type of its own.
+        return self.complete(name).astype(np.int64, copy=False)
 
     def stack(self, names: Sequence[str], shape: tuple[int, ...]) -> Array:
         """Columns side by side, shape (n_rows, *shape): integers if all are, else floats."""

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.limits import ask_memory
 from logel.data.stage import (
     Episode,
     Signature,
@@ -151,6 +152,7 @@ class Contents:
             if stage.parameters is None:
                 return None
             rows.append(stage.parameters)
+            ask_memory(8 * len(rows) * stage.parameters.size, f"parameters of {len(rows)} stages")
         return np.stack(rows)
 
     def slice(self, start: int, stop: int | None = None) -> Self:
@@ -202,8 +204,15 @@ def check_feature_names(names: Sequence[str], n_features: int | None) -> None:
     """Refuse names that do not go with the features, or that cannot tell them apart."""
     if n_features is not None and len(names) != n_features:
         raise HistoryError(f"there are {n_features} features, but {len(names)} feature_names")
+    check_printable(names)
     if len(set(names)) != len(names):
         raise HistoryError(f"feature_names must differ from each other: {list(names)}")
+
+
+def check_printable(names: Sequence[str]) -> None:
+    """Refuse names that would rewrite the terminal they are printed on."""
+    if wild := [name for name in names if not name.isprintable()]:
+        raise HistoryError(f"names must be printable, but {wild[0]!r:.80} has control characters")
 
 
 def check_own_episodes(said: object) -> None:

@@ -1,9 +1,10 @@
-"""Histories on disk: a folder with `manifest.json` and one safetensors file per stage.
+"""Histories on disk: `manifest.json`, `stages.jsonl` and one safetensors file per stage.
 
-Every file is written under a temporary name and renamed, the stage before the manifest that names
-it, so a crash costs at most the stage being written. Folders may come from anyone: names in the
-manifest are matched against one pattern, every file is checked against its sha256 before it is
-parsed, and nothing is ever executed or unpickled.
+The manifest says what all stages share. Each stage is written under a temporary name and renamed,
+and then named by a line added to `stages.jsonl`, so a crash costs at most the stage being written:
+a last line without its end does not count. Folders may come from anyone: names of files are matched
+against one pattern, every file is checked against its size and sha256 before it is parsed, and
+nothing is ever executed or unpickled.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import json
 import math
 import os
 import re
-import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import EllipsisType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,19 +29,37 @@ import safetensors
 import safetensors.numpy
 
 from logel.data.contents import Contents, check_feature_names, check_own_episodes
-from logel.data.limits import FilePath, parsing
+from logel.data.limits import (
+    FilePath,
+    ask_memory,
+    ask_memory_of_json,
+    parse_json,
+    parsing,
+    read_json,
+    read_plain,
+)
 from logel.data.stage import Signature, Stage, check_parameters, check_stage
+from logel.data.store import (
+    append_line,
+    check_new_folder,
+    new_folder,
+    reserve,
+    write_atomically,
+)
 from logel.errors import FormatError, HistoryError
 from logel.types import Array, Progress
 
 FORMAT = "logel-history"
-FORMAT_VERSION = 1
+# 2 gives stages a file of lines, which grows by its end; before, they were a list in the manifest.
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
+STAGES = "stages.jsonl"
+# The last line of a history whose writer was done.
+_COMPLETE = {"complete": True}
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _STAGE_NAME = re.compile(r"stage-\d{5,9}\.safetensors")
 # Before there was a field, recorders noted `own_episodes` among the metadata under this name.
 _OWN_EPISODES = "learnt_from_these_episodes"
-# A manifest holds about 200 bytes per stage; anything near this limit is not one of ours.
-_MAX_MANIFEST_BYTES = 64 * 2**20
 
 
 # Dynamics differ between versions of mujoco, learners between those of SB3.
@@ -54,42 +74,6 @@ def package_versions(names: Sequence[str] = _PACKAGES) -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write under a temporary name, flush to disk, rename: readers see all of it or nothing."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def check_new_folder(path: Path) -> None:
-    """Refuse a path where something would be overwritten; an empty folder is as good as none."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FormatError(f"{path} already exists: choose another path or remove it first")
-
-
-@contextmanager
-def new_folder(path: FilePath) -> Iterator[Path]:
-    """A temporary folder beside `path` that becomes it if all goes well, and else vanishes."""
-    check_new_folder(Path(path))
-    # Absolute, so that `history/..` and the like have a name.
-    whole = Path(path).resolve()
-    temporary = whole.with_name(f".{whole.name}.{os.getpid()}.tmp")
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        if whole.is_dir():
-            whole.rmdir()  # it is empty; not every system renames onto it
-        temporary.replace(whole)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 class HistoryWriter:
@@ -119,6 +103,8 @@ class HistoryWriter:
         _check_json("metadata", metadata)
         self._signature: Signature | None = None
         self._n_parameters: int | None = None
+        self._n_stages = 0
+        self._held: weakref.finalize[..., HistoryWriter] | None = None
         self._manifest: dict[str, Any] = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -127,8 +113,6 @@ class HistoryWriter:
             "metadata": dict(metadata or {}),
             "own_episodes": own_episodes,
             "signature": None,
-            "complete": False,
-            "stages": [],
         }
 
     def append(
@@ -150,11 +134,11 @@ class HistoryWriter:
         arrays = {f.name: getattr(stage, f.name) for f in fields(stage)}
         whole = {name: np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
         data = safetensors.numpy.save(whole)
-        entries = self._manifest["stages"]
-        name = f"stage-{len(entries):05d}.safetensors"
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path / name, data)
-        entries.append(
+        name = f"stage-{self._n_stages:05d}.safetensors"
+        if self._n_stages == 0:
+            self._begin()
+        write_atomically(self.path / name, data, tidy=False)
+        self._add_line(
             {
                 "file": name,
                 "sha256": hashlib.sha256(data).hexdigest(),
@@ -166,17 +150,27 @@ class HistoryWriter:
                 **({"notes": dict(notes)} if notes else {}),
             }
         )
-        self._manifest["complete"] = False
-        self._write_manifest()
+        self._n_stages += 1
+
+    def _begin(self) -> None:
+        """Take the folder, and say what all stages share."""
+        if self._held is None:
+            self._held = weakref.finalize(self, os.close, reserve(self.path))
+        text = json.dumps(self._manifest, indent=1, sort_keys=True)
+        write_atomically(self.path / MANIFEST, text.encode(), tidy=False)
+
+    def _add_line(self, content: Mapping[str, Any]) -> None:
+        append_line(self.path / STAGES, json.dumps(content, sort_keys=True).encode())
 
     def _check(self, stage: Stage, learning_rate: float | None) -> None:
         """Refuse a stage unlike the first; the first one settles what they are like."""
-        index = len(self._manifest["stages"])
+        index = self._n_stages
         if self._signature is None:
             if self._manifest["feature_names"] is not None:
                 check_feature_names(self._manifest["feature_names"], stage.signature.n_features)
             self._signature, self._n_parameters = stage.signature, stage.n_parameters
             self._manifest["signature"] = asdict(stage.signature)
+            self._manifest["n_parameters"] = stage.n_parameters
         check_stage(stage, index, self._signature)
         check_parameters(stage, index, self._n_parameters)
         if learning_rate is not None and not (learning_rate > 0 and math.isfinite(learning_rate)):
@@ -185,14 +179,9 @@ class HistoryWriter:
             )
 
     def close(self) -> None:
-        """Mark the history complete."""
-        self._manifest["complete"] = True
-        if self._manifest["stages"]:
-            self._write_manifest()
-
-    def _write_manifest(self) -> None:
-        text = json.dumps(self._manifest, indent=1, sort_keys=True)
-        write_atomically(self.path / MANIFEST, text.encode())
+        """Mark the history complete, until another stage is added."""
+        if self._n_stages:
+            self._add_line(_COMPLETE)
 
     def __enter__(self) -> HistoryWriter:
         return self
@@ -204,18 +193,21 @@ class HistoryWriter:
 
 def write_folder(history: Contents, path: FilePath, progress: Progress | None) -> None:
     """Write a whole history, one stage in memory at a time; all of it or nothing."""
+    with new_folder(path) as folder:
+        write_into(folder, history, progress)
+
+
+def write_into(folder: Path, history: Contents, progress: Progress | None) -> None:
+    """Write a whole history into an empty folder that somebody has reserved (`new_folder`)."""
     known = history.learning_rates
     rates = [None, *([None] * history.n_steps if known is None else known)]
     notes = history.notes or ({},) * len(history)
-    with (
-        new_folder(path) as folder,
-        HistoryWriter(
-            folder,
-            feature_names=history.feature_names,
-            metadata=history.metadata,
-            own_episodes=history.own_episodes,
-        ) as writer,
-    ):
+    with HistoryWriter(
+        folder,
+        feature_names=history.feature_names,
+        metadata=history.metadata,
+        own_episodes=history.own_episodes,
+    ) as writer:
         for t, (stage, rate, about) in enumerate(zip(history, rates, notes, strict=True)):
             writer.append(stage, learning_rate=rate, notes=about)
             if progress is not None:
@@ -234,6 +226,7 @@ class _StageFile(NamedTuple):
 
     file: str
     sha256: str
+    n_bytes: int
     learning_rate: float | None
     notes: Mapping[str, Any]
 
@@ -245,6 +238,10 @@ class _Folder:
     path: Path
     entries: tuple[_StageFile, ...]
     signature: Signature
+    lists: str
+    """The file that lists the stages."""
+    n_parameters: int | EllipsisType | None = ...
+    """Of the policy, None if they are not known; not said in version 1."""
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -254,14 +251,21 @@ class _Folder:
         path = self.path / entry.file
         if path.is_symlink() or not path.is_file():
             raise FormatError(f"stage {index}: {path} is missing or not a plain file")
-        data = path.read_bytes()
+        if (found := path.stat().st_size) != entry.n_bytes:
+            raise FormatError(
+                f"stage {index}: {path} is corrupted or truncated: it has {found} bytes, but "
+                f"{entry.n_bytes} by {self.lists}"
+            )
+        data = read_plain(path, follow_links=False)
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise FormatError(
                 f"stage {index}: {path} is corrupted or truncated (its sha256 is not the one in "
-                f"{MANIFEST}); restore it or leave the stage out"
+                f"{self.lists}); restore it or leave the stage out"
             )
         with parsing(path, safetensors.SafetensorError):
             arrays = safetensors.numpy.load(data)
+            # Small numbers and flags become large ones.
+            ask_memory(sum(8 * array.size for array in arrays.values()), path)
         del data  # the arrays are copies: a large stage need not be held three times
         known = {f.name for f in fields(Stage)}
         if not {"observations", "actions", "lengths", "terminated"} <= arrays.keys() <= known:
@@ -269,9 +273,18 @@ class _Folder:
         try:
             stage = Stage(**arrays)
             check_stage(stage, index, self.signature)
+            check_parameters(stage, index, self._first_parameters(stage, index))
         except (HistoryError, TypeError, ValueError) as error:
             raise FormatError(f"stage {index}: {path} is not a valid stage: {error}") from None
         return stage
+
+    def _first_parameters(self, stage: Stage, index: int) -> int | None:
+        """How many parameters the first stage has: as the manifest says or, of old, as it is."""
+        if self.n_parameters is ...:
+            first = stage if index == 0 else self[0]
+            # Frozen for everyone else.
+            self.__dict__["n_parameters"] = first.n_parameters
+        return self.n_parameters  # type: ignore[return-value]
 
 
 def read_folder(path: FilePath) -> Contents:
@@ -279,18 +292,19 @@ def read_folder(path: FilePath) -> Contents:
     folder = Path(path)
     manifest_path = folder / MANIFEST
     manifest = _read_manifest(folder)
+    alone = manifest["format_version"] == 1
     with parsing(manifest_path):
         signature = _parse_signature(manifest["signature"])
-        entries = tuple(_parse_entry(entry) for entry in manifest["stages"])
         names = parse_names(manifest["feature_names"])
         metadata = dict(manifest["metadata"])
         own = own_episodes_of(manifest, metadata)
-        complete = bool(manifest["complete"])
+        n_parameters = ... if alone else _parse_count(manifest["n_parameters"])
+    entries, complete = _read_stages(folder, manifest)
     if not entries:
         raise FormatError(f"{folder} holds no stage yet")
     try:
         return Contents(
-            source=_Folder(folder, entries, signature),
+            source=_Folder(folder, entries, signature, MANIFEST if alone else STAGES, n_parameters),
             signature=signature,
             learning_rates=all_or_none([entry.learning_rate for entry in entries[1:]]),
             feature_names=names,
@@ -327,7 +341,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     ):
         if wrong:
             raise FormatError(f"{folder} is not a learning history: {why}")
-    manifest = _read_json(path)
+    manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise FormatError(f"{folder} is not a learning history: {path} has another format")
     found = manifest.get("format_version")
@@ -344,16 +358,40 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 def recorded_versions(path: FilePath) -> dict[str, str]:
     """Versions of the packages that wrote a history, as its manifest tells them."""
     manifest_path = Path(path) / MANIFEST
-    manifest = _read_json(manifest_path)
+    manifest = read_json(manifest_path)
     with parsing(manifest_path):
         return {str(name): str(found) for name, found in manifest["packages"].items()}
 
 
-def _read_json(path: Path) -> Any:
-    if path.stat().st_size > _MAX_MANIFEST_BYTES:
-        raise FormatError(f"{path} is larger than any manifest: not a learning history")
+def _read_stages(folder: Path, manifest: Mapping[str, Any]) -> tuple[tuple[_StageFile, ...], bool]:
+    """What is said of every stage, and whether the writer was done."""
+    alone = manifest["format_version"] == 1
+    path = folder / (MANIFEST if alone else STAGES)
     with parsing(path):
-        return json.loads(path.read_bytes())
+        listed, complete = (
+            (manifest["stages"], bool(manifest["complete"])) if alone else _read_lines(path)
+        )
+        return tuple(_parse_entry(entry) for entry in listed), complete
+
+
+def _read_lines(path: Path) -> tuple[list[Any], bool]:
+    """What the lines say of every stage, and whether the writer was done.
+
+    A line without its end was being written when its writer died.
+    """
+    if not path.exists():
+        return [], False
+    data = read_plain(path)
+    lines = data[: data.rfind(b"\n") + 1].splitlines()
+    ask_memory_of_json(data, path)
+    found = [parse_json(line, f"{path}, line {n},") for n, line in enumerate(lines, start=1)]
+    return [one for one in found if one != _COMPLETE], bool(found) and found[-1] == _COMPLETE
+
+
+def _parse_count(raw: Any) -> int | None:
+    if raw is not None and (type(raw) is not int or raw < 0):
+        raise ValueError(f"n_parameters must be a number or null, not {raw!r:.40}")
+    return raw
 
 
 def _parse_signature(raw: Mapping[str, Any]) -> Signature:
@@ -379,12 +417,14 @@ def parse_names(raw: Any) -> tuple[str, ...] | None:
 
 
 def _parse_entry(raw: Mapping[str, Any]) -> _StageFile:
-    name, digest, rate = raw["file"], raw["sha256"], raw["learning_rate"]
-    if not isinstance(name, str) or not _STAGE_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not a stage's file name")
-    if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
-        raise ValueError(f"{digest!r} is not a sha256")
+    name, digest, rate, size = (raw[k] for k in ("file", "sha256", "learning_rate", "bytes"))
     notes = raw.get("notes", {})
-    if not isinstance(notes, dict):
-        raise ValueError(f"notes of {name} must be a table, not {type(notes).__name__}")
-    return _StageFile(name, digest, None if rate is None else float(rate), notes)
+    for sound, what in (
+        (isinstance(name, str) and _STAGE_NAME.fullmatch(name), f"{name!r} is not a stage's file"),
+        (isinstance(digest, str) and _DIGEST.fullmatch(digest), f"{digest!r} is not a sha256"),
+        (type(size) is int and size >= 0, f"{name} cannot have {size!r} bytes"),
+        (isinstance(notes, dict), f"notes of {name} must be a table, not {type(notes).__name__}"),
+    ):
+        if not sound:
+            raise ValueError(what)
+    return _StageFile(name, digest, size, None if rate is None else float(rate), notes)

@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from logel.data.limits import CellCount, check_plain_file, optional, parsing
+from logel.data.limits import CellCount, ask_memory, check_plain_file, optional, parsing
 from logel.errors import FormatError
 from logel.types import Array
 
 # Deflate, shuffle, Fletcher32, n-bit, scale-offset and h5py's LZF: all part of the library itself.
 _BUILT_IN_FILTERS = {1, 2, 3, 5, 6, 32000}
+# What the library keeps of each chunk while it reads: half of this was measured.
+_CHUNK_BYTES = 8192
 
 
 class Hdf5Reader:
@@ -66,6 +68,7 @@ class Hdf5Reader:
         if found.chunks is not None:
             self._cells.limits.check("cells", math.prod(found.chunks), f"{where}, in one chunk,")
         self._cells.add(math.prod(found.shape), where)
+        _ask_chunks(found, where)
         return np.asarray(found[()])
 
     def _open(self, name: str) -> Any:
@@ -85,6 +88,13 @@ class Hdf5Reader:
                 )
             at = at[part]
         return at
+
+
+def _ask_chunks(dataset: Any, where: str) -> None:
+    if dataset.chunks is not None:
+        pairs = zip(dataset.shape, dataset.chunks, strict=True)
+        n_chunks = math.prod(-(-size // chunk) for size, chunk in pairs)
+        ask_memory(_CHUNK_BYTES * n_chunks, f"{where}, in {n_chunks} chunks,")
 
 
 def _check_filters(dataset: Any, where: str) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
+import json
+import os
+import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -10,12 +15,111 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from logel.errors import FormatError, LogelError, MissingExtraError, OptionError
+from logel.errors import (
+    FormatError,
+    LogelError,
+    MissingExtraError,
+    OptionError,
+    TooLargeError,
+    one_line,
+)
 
 FilePath = str | PathLike[str]
+MEMORY = "LOGEL_MEMORY"
+"""Environment variable that sets the budget of `ask_memory`."""
 
+_BUDGET_BYTES = 2**30
+_MOST_NESTED = 100
+# Files may claim numbers of hundreds of digits.
+_MOST_SAID = 2**70
+_CELL_BYTES = 8
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 # What parsers raise about nonsense; some of them know more (see `parsing`).
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+MALFORMED = (
+    *(KeyError, TypeError, ValueError, AttributeError, IndexError),
+    *(OverflowError, RecursionError, MemoryError),
+)
+# Bytes that Python needs at most for what follows each of these characters in JSON: a table with
+# one key, a list, the next entry of either, a key's place, half a text.
+_JSON_BYTES = {b"{": 240, b"[": 96, b",": 40, b":": 60, b'"': 40}
+# The bytes, the text they are and what becomes of it are held together; one rare character makes
+# the latter two four bytes wide.
+_JSON_PLAIN, _JSON_WIDE = 3, 9
+
+
+def memory_budget() -> int:
+    """Bytes that one thing read from a file may take: 1 GiB, or what LOGEL_MEMORY says ("8G")."""
+    said = os.environ.get(MEMORY, "").strip()
+    if not said:
+        return _BUDGET_BYTES
+    found = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)(i?b)?", said.lower())
+    if found is None or int(found[1]) < 1:
+        raise OptionError(f"{MEMORY} is an amount of memory such as 8G, but says {said!r:.40}")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def ask_memory(n_bytes: int, what: object) -> None:
+    """Refuse what would take more memory than the budget, before any of it is taken.
+
+    What is asked for is an estimate, of the right order; a process may hold several such things.
+    """
+    if n_bytes > (budget := memory_budget()):
+        asked = min(n_bytes, _MOST_SAID)
+        raise TooLargeError(
+            f"{what} would take {asked >> 20:,} MiB of memory, more than the budget of "
+            f"{budget >> 20:,}: if that is meant, set {MEMORY}, for example to "
+            f"{-(-asked // 2**30)}G"
+        )
+
+
+def read_plain(path: Path, *, follow_links: bool = True, what: str = "file") -> bytes:
+    """All bytes of a plain file within the budget; opening one never waits."""
+    links = 0 if follow_links else getattr(os, "O_NOFOLLOW", 0)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | links)
+    except OSError:
+        raise FormatError(f"there is no {what} at {path}, or it cannot be read") from None
+    about = os.fstat(descriptor)
+    if not stat.S_ISREG(about.st_mode):
+        os.close(descriptor)
+        raise FormatError(f"{path} is missing or not a plain file")
+    with os.fdopen(descriptor, "rb") as file:
+        ask_memory(about.st_size, path)
+        return file.read(about.st_size)
+
+
+def ask_memory_of_json(data: bytes, where: object) -> None:
+    """Ask for what JSON may become: a few bytes of it can take thirty times more."""
+    found = sum(n * data.count(mark) for mark, n in _JSON_BYTES.items())
+    text = _JSON_PLAIN if data.isascii() and b"\\u" not in data else _JSON_WIDE
+    ask_memory(text * len(data) + found, where)
+
+
+def parse_json(data: bytes, where: object) -> Any:
+    """What JSON says, if that fits in the budget."""
+    ask_memory_of_json(data, where)
+    with parsing(where):
+        # Left to itself it would try other encodings, and load what reads them.
+        found = json.loads(data.removeprefix(codecs.BOM_UTF8).decode())
+        if data.count(b"[") + data.count(b"{") > _MOST_NESTED:
+            _check_nesting(found)
+        return found
+
+
+def _check_nesting(found: Any) -> None:
+    """Refuse what goes so deep that no function that calls itself could follow."""
+    level: list[Any] = [found] if isinstance(found, dict | list) else []
+    for _ in range(_MOST_NESTED):
+        inside = (v.values() if isinstance(v, dict) else v for v in level)
+        level = [one for values in inside for one in values if isinstance(one, dict | list)]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {_MOST_NESTED} deep")
+
+
+def read_json(path: Path, *, follow_links: bool = True, what: str = "file") -> Any:
+    """What a file of JSON says."""
+    return parse_json(read_plain(path, follow_links=follow_links, what=what), path)
 
 
 @dataclass(frozen=True)
@@ -63,6 +167,8 @@ class CellCount:
 
     def __init__(self, limits: Limits | None) -> None:
         self.limits = limits or Limits()
+        # Whoever gives limits of their own has thought of memory.
+        self._within_budget = limits is None
         self._used = 0
 
     def add(self, cells: int, where: object) -> None:
@@ -70,6 +176,8 @@ class CellCount:
         together = f"{where}, with all that was read before it," if self._used else where
         self._used += cells
         self.limits.check("cells", self._used, together)
+        if self._within_budget:
+            ask_memory(_CELL_BYTES * self._used, together)
 
 
 def check_plain_file(path: Path, limits: Limits, *, follow_links: bool = True) -> None:
@@ -80,17 +188,15 @@ def check_plain_file(path: Path, limits: Limits, *, follow_links: bool = True) -
 
 
 @contextmanager
-def parsing(path: Path, *more: type[Exception], told: str = "truncated") -> Iterator[None]:
+def parsing(path: object, *more: type[Exception], told: str = "truncated") -> Iterator[None]:
     """Turn what a parser says (`more`: its own exceptions) into one sentence naming the file."""
-    malformed: tuple[type[Exception], ...] = (*_MALFORMED, *more)
+    malformed: tuple[type[Exception], ...] = (*MALFORMED, *more)
     try:
         yield
     except LogelError:
         raise
     except malformed as error:
-        # Parsers quote what they choke on: one line of it is enough.
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise FormatError(f"{path} is corrupted or {told}: {reason}") from None
+        raise FormatError(f"{path} is corrupted or {told}: {one_line(error)}") from None
 
 
 def shown(name: object, most: int = 60) -> str:

@@ -10,7 +10,6 @@ NaN.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from logel.data.contents import Contents
-from logel.data.folder import all_or_none, new_folder, own_episodes_of, parse_names
+from logel.data.folder import all_or_none, own_episodes_of, parse_names
 from logel.data.hdf5 import open_hdf5
 from logel.data.limits import (
     CellCount,
@@ -29,10 +28,12 @@ from logel.data.limits import (
     Limits,
     check_plain_file,
     optional,
-    parsing,
+    parse_json,
+    read_json,
     shown,
 )
 from logel.data.stage import Episode, Stage, named
+from logel.data.store import new_folder
 from logel.errors import FormatError, HistoryError, OptionError
 from logel.types import Array, Progress
 
@@ -169,8 +170,7 @@ def _data_folder(path: Path) -> Path:
 def _read_metadata(path: Path, limits: Limits) -> dict[str, Any]:
     check_plain_file(path, limits, follow_links=False)
     limits.check("metadata_bytes", path.stat().st_size, path)
-    with parsing(path):
-        found = json.loads(path.read_bytes())
+    found = read_json(path, follow_links=False)
     if not isinstance(found, dict):
         raise FormatError(f"{path} must hold the metadata of a Minari dataset")
     return found
@@ -228,7 +228,7 @@ def _declared_shape(space: Any, where: str) -> tuple[int, ...] | None:
     if space is None:
         return None
     try:
-        raw = json.loads(space)
+        raw = parse_json(str(space).encode(), where)
         kind = raw["type"]
         if kind == "Box":
             return tuple(int(n) for n in raw["shape"])

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from logel.data.columns import Column, Origin, Table, join_stages
-from logel.data.folder import write_atomically
 from logel.data.limits import (
     CellCount,
     FilePath,
@@ -28,8 +27,10 @@ from logel.data.limits import (
     check_plain_file,
     optional,
     parsing,
+    read_plain,
     shown,
 )
+from logel.data.store import write_atomically
 from logel.errors import FormatError, HistoryError, OptionError
 from logel.types import Progress
 
@@ -98,10 +99,13 @@ def write_frame(frame: pd.DataFrame, path: FilePath, file_format: str) -> Path:
 
 def _read_csv(path: Path, ignore: Sequence[str], cells: CellCount) -> Table:
     check_plain_file(path, cells.limits)
-    data = path.read_bytes()
+    data = read_plain(path)
     if data.startswith(_COMPRESSED):
         raise FormatError(f"{path} is compressed: unpack it first")
     data = data.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r\n")
+    if not data.isascii():
+        with parsing(path, told="not UTF-8"):
+            data.decode()
     n_lines = _check_lines(path, data, cells.limits)
     header, _, body = data.partition(b"\n")
     names = _header(path, header, cells.limits)

@@ -18,6 +18,9 @@ from logel.inference.status import Status
 from logel.policies.cloning import Clone, ClonedPath
 from logel.types import Float
 
+# A weight of which the gauge leaves less than this has neither size nor interval.
+_SILENT = 1e-6
+
 
 class CloneFacts(NamedTuple):
     """What the notes need to know about a stage's clone."""
@@ -104,6 +107,8 @@ class Asked:
     notes: tuple[str, ...] = ()
     # What of the data a given world calls impossible.
     contradicted: tuple[str, ...] = ()
+    # The column furthest from unit size, in a sentence.
+    furthest: str = ""
 
 
 def answer(found: Found, gauge: Gauge, asked: Asked) -> RewardEstimate:
@@ -114,7 +119,7 @@ def answer(found: Found, gauge: Gauge, asked: Asked) -> RewardEstimate:
         draws = unit_rows(draws)
     if covariance is None and draws is not None:
         covariance = np.cov(draws.T).reshape(len(asked.feature_names), -1)
-    return RewardEstimate(
+    estimate = RewardEstimate(
         weights=found.weights / size,
         feature_names=asked.feature_names,
         learning_rates=found.rates * size,
@@ -140,6 +145,27 @@ def answer(found: Found, gauge: Gauge, asked: Asked) -> RewardEstimate:
         held_out=None if clones is None else np.array([c.held_out for c in clones]),
         planning=spread.planning,
     )
+    return usable(estimate, asked.furthest)
+
+
+def usable(estimate: RewardEstimate, furthest: str) -> RewardEstimate:
+    """The estimate, with another status where it promises numbers that are none.
+
+    Weights that are all zero, that are not finite, or intervals that are not, or that have no width
+    though more than one weight is told, come of columns whose sizes lie too far apart.
+    """
+    if estimate.status not in (Status.OK, Status.RANK_DEFICIENT):
+        return estimate
+    weights, covariance = estimate.weights, estimate.covariance
+    told = np.linalg.norm(estimate.gauge.directions, axis=0) < 1 - _SILENT
+    sound = bool(np.isfinite(weights).all() and np.any(weights))
+    if sound and covariance is not None and len(weights) > 1:
+        widths = np.diff(estimate.interval(), axis=1)[:, 0]
+        sound = bool(np.isfinite(widths).all() and (widths[told] > 0).all())
+    if sound:
+        return estimate
+    notes = (*estimate.notes, furthest) if furthest else estimate.notes
+    return replace(estimate, status=Status.OUT_OF_SCALE, notes=notes)
 
 
 def _status(found: Found, gauge: Gauge) -> Status:

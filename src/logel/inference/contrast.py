@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logel.data.folder import write_atomically
-from logel.errors import OptionError
+from logel.data.store import write_atomically
+from logel.errors import OptionError, printed
 from logel.inference.direction import unit
 from logel.inference.estimate import RewardEstimate
 from logel.inference.export import frame_of_contrast, posterior_draws
@@ -168,7 +168,7 @@ class Contrast:
             )
         lines += [f"gauge: {sentence}" for sentence in self.gauge.describe()]
         lines += [f"note: {note}" for note in self.notes]
-        return "\n".join(lines)
+        return printed(lines)
 
     def __repr__(self) -> str:
         pairs = zip(self.feature_names, self.weights, strict=True)

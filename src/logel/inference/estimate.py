@@ -12,14 +12,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import special
 
-from logel.data.folder import package_versions, write_atomically
+from logel.data.contents import check_feature_names
+from logel.data.folder import package_versions
 from logel.data.notebook import estimate_line
-from logel.errors import OptionError
+from logel.data.store import write_atomically
+from logel.errors import OptionError, printed
 from logel.inference.export import shares_to_frame, to_frame, to_html, to_inference_data
 from logel.inference.gauge import Fit, Gauge
 from logel.inference.more_data import Planning
 from logel.inference.plots import plot_estimate
-from logel.inference.saved import array, check_format, load_json, optional, plain, read_json
+from logel.inference.saved import (
+    array,
+    check_format,
+    finite,
+    load_json,
+    optional,
+    plain,
+    read_json,
+)
 from logel.inference.shares import LearnerShare, share_lines
 from logel.inference.status import Status
 from logel.types import Float
@@ -226,7 +236,7 @@ class RewardEstimate:
         ]
         lines += [f"gauge: {sentence}" for sentence in self.gauge.describe()]
         lines += [f"note: {note}" for note in self.notes]
-        return "\n".join(lines)
+        return printed(lines)
 
     def _further_facts(self) -> Iterator[str]:
         """Lines of the summary that not every method has."""
@@ -287,8 +297,11 @@ class RewardEstimate:
         names = tuple(str(name) for name in raw["feature_names"])
         q, m, draws = len(names), len(raw["learning_rates"]), raw["draws"]
         planning = raw["planning"] if raw["format_version"] >= 2 else None
+        check_feature_names(names, q)
+        if q == 0 or (draws is not None and len(draws) < 2):
+            raise ValueError("an estimate has at least one feature and, if any, two draws")
         return cls(
-            weights=array(raw["weights"], (q,)),
+            weights=finite("weights", raw["weights"], (q,)),
             feature_names=names,
             learning_rates=array(raw["learning_rates"], (m,)),
             covariance=optional(raw["covariance"], (q, q)),
@@ -303,7 +316,7 @@ class RewardEstimate:
             objective_trace=array(raw["objective_trace"], (len(raw["objective_trace"]),)),
             rank=int(raw["rank"]),
             condition=float("inf") if raw["condition"] is None else float(raw["condition"]),
-            draws=optional(draws, (len(draws or ()), q)),
+            draws=None if draws is None else finite("draws", draws, (len(draws), q)),
             models={str(k): float(v) for k, v in raw["models"].items()},
             held_out=optional(raw["held_out"], (m + 1,)),
             versions={str(k): str(v) for k, v in raw["versions"].items()},
@@ -324,7 +337,8 @@ class RewardEstimate:
 def _gauge(raw: Mapping[str, Any], names: tuple[str, ...]) -> Gauge:
     """Read a gauge; before version 3 one reason stood for all directions."""
     directions, weak = (
-        array(raw[name], (len(raw[name]), len(names))) for name in ("directions", "weak")
+        finite(f"the gauge's {name}", raw[name], (len(raw[name]), len(names)))
+        for name in ("directions", "weak")
     )
     reasons = [str(r) for r in raw["reasons"]] if "reasons" in raw else str(raw["reason"])
     gauge = Gauge(names, directions, reasons, weak)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logel.data.folder import write_atomically
 from logel.data.notebook import estimate_line
+from logel.data.store import write_atomically
 from logel.errors import OptionError
 from logel.inference.cohort import Cohort, Single
 from logel.inference.direction import Stack, unit

@@ -24,6 +24,7 @@ from logel.inference.arguments import settled
 from logel.inference.cohort import Cohort, Histories, infer_each, named_histories
 from logel.inference.contrast import Contrast
 from logel.inference.estimate import RewardEstimate
+from logel.inference.extremes import in_words
 from logel.inference.functions import find_weights, function_steps, words
 from logel.inference.gauge import FAR_LEVEL, Gauge, check_movement
 from logel.inference.group import GroupEstimate, group_estimate
@@ -239,19 +240,23 @@ class _Request:
         stages = len(watched.history)
         logger.info("method %s: %d stages, %s with %d parameters", name, stages, family, d)
         chosen = chosen if self.intervals else chosen.without_intervals(policy)
-        look = watched.look
+        with in_words(watched.extremes.furthest):
+            look = watched.look
         ways: dict[Coordinates, Callable[[Watched, Look, Method], _Outcome]] = {
             Coordinates.PARAMETERS: _in_parameters,
             Coordinates.FUNCTIONS: _in_functions,
             Coordinates.PATH: _along_path,
             Coordinates.REPLAY: partial(_by_replay, learner=self.learner),
         }
-        found, gauge, used, clones = ways[Coordinates(chosen.coordinates)](watched, look, chosen)
+        with in_words(watched.extremes.furthest):
+            found, gauge, used, clones = ways[Coordinates(chosen.coordinates)](
+                watched, look, chosen
+            )
         notes = (*look.moments.offset_notes(look.names, centred=used.centres), *look.unusual)
         complete = watched.history.complete
         facts = Asked(
             *(name, used, self.gamma, self.seed, self.intervals, look.names, complete, clones),
-            *(notes, contradicted),
+            *(notes, contradicted, watched.extremes.furthest()),
         )
         return found, gauge, facts
 

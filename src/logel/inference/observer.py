@@ -18,6 +18,7 @@ from logel.data.stage import Episode, Signature, Stage, check_parameters, check_
 from logel.errors import HistoryError, OptionError, check_gamma
 from logel.inference.answer import Asked, CloneFacts, answer
 from logel.inference.estimate import RewardEstimate
+from logel.inference.extremes import Extremes, in_words
 from logel.inference.gauge_sums import GaugeSums
 from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
@@ -71,7 +72,7 @@ class Observer:
         self._signature: Signature | None = None
         self._names: tuple[str, ...] = ()
         self._clones: list[CloneFacts] = []
-        self._seen = GaugeSums(gamma)
+        self._seen, self._extremes = GaugeSums(gamma), Extremes(feature_names)
         self._steps: ParameterSteps | None = None
         self._n_stages = 0
 
@@ -109,8 +110,9 @@ class Observer:
         steps = self._steps or self._begin(stage, learning_rate)
         if t > 0:
             self._check(steps, stage, learning_rate)
-        with naming(t):
+        with naming(t), in_words(self._extremes.furthest):
             stage = featured(stage, self.features, t)
+            self._extremes.add(stage)
             theta, cloned = self._policy_of(stage)
             steps.add(stage, theta, cloned, learning_rate)
         if cloned is not None:
@@ -122,7 +124,8 @@ class Observer:
             self._names = feature_names(history, self.features, stage.features.shape[1])
         self._seen.add(stage)
         self._steps, self._n_stages = steps, t + 1
-        return self._estimate(steps)
+        with in_words(self._extremes.furthest):
+            return self._estimate(steps)
 
     def _begin(self, stage: Stage, learning_rate: float | None) -> ParameterSteps:
         if learning_rate is not None:
@@ -184,6 +187,7 @@ class Observer:
             clones=None if steps.known else tuple(self._clones),
             # Whether anything terminates is known at the end alone: features stay as they come.
             notes=self._seen.moments.offset_notes(self._names, centred=False),
+            furthest=self._extremes.furthest(),
         )
         return answer(steps.find(gauge), gauge, asked)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
@@ -10,12 +10,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from logel.errors import FormatError
+from logel.data.limits import parse_json, parsing, read_plain
+from logel.errors import FormatError, LogelError, TooLargeError, one_line
 from logel.types import Float
 
-_MAX_BYTES = 256 * 2**20
-# What reading JSON of the wrong shape, or bent numbers, raises.
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError)
 _Answer = TypeVar("_Answer")
 
 
@@ -36,21 +34,26 @@ def plain(value: Any) -> Any:
 
 def read_json(text: str | bytes, make: Callable[[Any], _Answer], what: str) -> _Answer:
     """An answer out of JSON; anything that is not one raises FormatError."""
+    data = text.encode() if isinstance(text, str) else text
     try:
-        return make(json.loads(text))
+        with parsing(f"the {what}"):
+            return make(parse_json(data, f"the {what}"))
     except FormatError:
         raise
-    except _MALFORMED as error:
-        raise FormatError(f"the {what} is corrupted or truncated: {error}") from None
+    except LogelError as error:
+        raise FormatError(f"the {what} is corrupted or truncated: {one_line(error)}") from None
 
 
 def check_format(raw: Any, name: str, version: int, what: str) -> None:
     """Refuse other formats, and versions to come."""
     if not isinstance(raw, dict) or raw.get("format") != name:
         raise FormatError(f"this is not a logel {what}")
-    if raw["format_version"] > version:
+    found = raw["format_version"]
+    if type(found) is not int or found < 1:
+        raise ValueError(f"format_version must be a positive integer, not {found!r:.40}")
+    if found > version:
         raise FormatError(
-            f"the {what} has format version {raw['format_version']}, but this logel reads up to "
+            f"the {what} has format version {found}, but this logel reads up to "
             f"{version}: upgrade logel"
         )
 
@@ -60,21 +63,30 @@ def load_json(
 ) -> _Answer:
     """An answer out of a file; errors name the file."""
     file = Path(path)
-    if not file.is_file():
-        raise FormatError(f"there is no {what} at {file}")
-    if file.stat().st_size > _MAX_BYTES:
-        raise FormatError(f"{file} is larger than any {what}")
+    data = read_plain(file, what=what)
     try:
-        return make(file.read_bytes())
+        return make(data)
+    except TooLargeError as error:
+        raise TooLargeError(f"{file}: {error}") from None
     except FormatError as error:
         raise FormatError(f"{file}: {error}") from None
 
 
 def array(values: Any, shape: tuple[int, ...]) -> Float:
     """An array of a known shape; null becomes not-a-number."""
-    found = np.array(values, dtype=float).reshape(shape)
-    if found.size != np.size(values):
-        raise ValueError(f"expected shape {shape}")
+    found = np.array(values, dtype=float)
+    # Of no rows nobody can say how wide they are.
+    if found.shape != shape and not found.size == math.prod(shape) == 0:
+        raise ValueError(f"expected shape {shape}, not {found.shape}")
+    found = found.reshape(shape)
+    return found
+
+
+def finite(what: str, values: Any, shape: tuple[int, ...]) -> Float:
+    """The same, where null has no place."""
+    found = array(values, shape)
+    if not np.isfinite(found).all():
+        raise ValueError(f"{what} must be numbers")
     return found
 
 

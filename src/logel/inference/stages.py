@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from logel.data.limits import ask_memory
 from logel.data.stage import Stage
 from logel.inference.method import Method
 from logel.inference.noise import (
@@ -124,7 +125,9 @@ class StageRecord:
     def covariance(self) -> Float:
         """Of the cloned parameters, shape (d, d)."""
         assert self.fisher is not None
-        return self.fisher.solve(np.eye(len(self.sample.parameters)), ridge=self.strength)
+        d = len(self.sample.parameters)
+        ask_memory(2 * 8 * d**2, f"the covariance of {d} parameters (method paper needs none)")
+        return self.fisher.solve(np.eye(d), ridge=self.strength)
 
     @cached_property
     def information(self) -> LowRank:

@@ -17,6 +17,10 @@ class Status(enum.Enum):
         "solved, but a random walk explains the movement as well as any reward: do not trust these "
         "weights; watch more stages or episodes, or check features and learner"
     )
+    OUT_OF_SCALE = (
+        "solved, but weights or intervals are no usable numbers: bring the column that the notes "
+        "name to about unit size"
+    )
     NOT_CONVERGED = (
         "stopped before convergence: increase max_iterations (joint fits: the rounds in heats; "
         "replay: try another seed, or more members)"

@@ -13,8 +13,9 @@ import numpy as np
 
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
-from logel.errors import LogelError, OptionError
+from logel.errors import IdentificationError, LogelError, OptionError
 from logel.inference.deviations import Deviations
+from logel.inference.extremes import Extremes
 from logel.inference.gauge import FeatureMoments, Gauge, check_identified
 from logel.inference.gauge_sums import GaugeSums, common_gauge
 from logel.policies.base import Policy
@@ -72,12 +73,19 @@ class Watched:
         return self.look if self.company is None else self.company
 
     @cached_property
+    def extremes(self) -> Extremes:
+        """Sizes of all columns, once `look` was taken."""
+        return Extremes(self.history.feature_names if self.features is None else None)
+
+    @cached_property
     def look(self) -> Look:
         """All that one pass over the stages shows: reading them may be what takes longest."""
         legal = getattr(self.policy, "legal_actions", None)
         seen, scale, episodes, n_rows = GaugeSums(self.gamma, legal), ScaleSums(), [], 0
-        first_episodes, deviations = [], Deviations(self.policy)
+        first_episodes, deviations, extremes = [], Deviations(self.policy), self.extremes
         for t, stage in enumerate(self.stages()):
+            with naming(t):
+                extremes.add(stage)
             seen.add(stage)
             scale.add(stage)
             deviations.add(stage)
@@ -93,6 +101,11 @@ class Watched:
             # First episodes carry the parameters and spare the check a pass of its own.
             brief = replace(self.history, source=tuple(first_episodes))
             known = known_parameters(brief, self.policy)
+        if known is None and extremes.all_alike:
+            raise IdentificationError(
+                "every stage shows the same observations and actions: the policy does not move, "
+                "there is nothing to explain"
+            )
         names = feature_names(self.history, self.features, len(seen.moments.scale))
         unusual = deviations.notes() if known is None else ()
         return Look(names, seen, scale.scale(), min(episodes), n_rows, known, unusual)

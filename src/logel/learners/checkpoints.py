@@ -8,7 +8,6 @@ nor the run's own code is needed.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,12 +20,14 @@ import numpy as np
 from gymnasium import spaces
 
 from logel.data.facts import call_with_facts
-from logel.data.folder import HistoryWriter, new_folder
+from logel.data.folder import HistoryWriter
 from logel.data.history import LearningHistory
+from logel.data.limits import MALFORMED, read_json
 from logel.data.rollout import record_stage
 from logel.data.settings import KEY, LearnerSettings
 from logel.data.stage import Episode
-from logel.errors import FormatError, OptionError, PolicyError, check_gamma
+from logel.data.store import new_folder
+from logel.errors import FormatError, OptionError, PolicyError, check_gamma, one_line
 from logel.policies.base import Policy
 from logel.policies.gaussian import GaussianPolicy
 from logel.policies.sb3 import SB3Policy, checkpoint_parameters, shows_states, shows_vectors
@@ -37,25 +38,19 @@ from logel.rewards.features import RewardFeatures, StepFeatures
 from logel.rewards.normaliser import Normaliser
 from logel.types import Array, Float, Progress
 
-# Two numbers for each of a hundred thousand observations, as text, are under this.
-_MAX_STATISTICS_BYTES = 2**24
 # Environments that act at a time: a policy is asked once for all of them.
 _SIDE_BY_SIDE = 16
-# What reading a stranger's JSON may raise.
-_BROKEN = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 
 
 def read_normaliser(path: Path, shape: tuple[int, ...]) -> Normaliser:
     """From JSON with the keys of `normaliser_notes` (`logel.learners.sb3`)."""
+    raw = read_json(path)
     try:
-        if path.stat().st_size > _MAX_STATISTICS_BYTES:
-            raise ValueError("it is larger than any such file")
-        raw = json.loads(path.read_bytes())
         mean, var = (np.array(raw[f"observation_{k}"], dtype=float) for k in ("mean", "var"))
         epsilon = float(raw.get("observation_epsilon", Normaliser.epsilon))
         clip = float(raw.get("observation_clip", Normaliser.clip))
-    except _BROKEN as error:
-        raise FormatError(f"{path} holds no normaliser's statistics: {error}") from None
+    except MALFORMED as error:
+        raise FormatError(f"{path} holds no normaliser's statistics: {one_line(error)}") from None
     sound = np.isfinite([*mean.ravel(), *var.ravel(), epsilon]).all() and clip > 0
     fits = mean.shape == shape and var.shape == shape
     if not (fits and sound and (var + epsilon > 0).all()):

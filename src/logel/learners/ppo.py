@@ -25,7 +25,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.folder import write_atomically
+from logel.data.store import write_atomically
 from logel.envs.mujoco import make
 from logel.errors import MissingExtraError, OptionError
 from logel.learners.lean_vec_env import LeanVecEnv

@@ -21,7 +21,7 @@ from gymnasium import spaces
 from logel.data.folder import HistoryWriter
 from logel.data.rollout import Rollout, record_stage
 from logel.data.settings import KEY
-from logel.errors import MissingExtraError, OptionError
+from logel.errors import MissingExtraError, OptionError, StorageError
 from logel.learners.sb3_trace import RawObservations, Trace
 from logel.policies.sb3 import SB3Policy, plain_hidden, policy_parameters
 from logel.policies.sb3_settings import model_settings, schedule_values
@@ -56,8 +56,9 @@ class HistoryRecorder(BaseCallback):
     repeated with other rewards. Its own rewards, values and advantages are not.
 
     Stages are written as they come, so an interrupted run leaves a readable history. Memory does
-    not grow. Algorithms with short rollouts (A2C by default) make many small stages: record every
-    hundredth or so.
+    not grow. When a stage cannot be written (a full disk), recording stops with a warning, and the
+    training goes on. Algorithms with short rollouts (A2C by default) make many small stages: record
+    every hundredth or so.
 
     Args:
         path: Folder of the new history; must not exist yet.
@@ -112,6 +113,8 @@ class HistoryRecorder(BaseCallback):
         self._writer: HistoryWriter | None = None
         self._metadata = {} if metadata is None else dict(metadata)
         self._update = -1
+        # Whether a stage could not be written.
+        self._stopped = False
         # Of the updates since the last stage that was recorded.
         self._rates: list[float] = []
         self._tap: RawObservations | None = None
@@ -149,7 +152,7 @@ class HistoryRecorder(BaseCallback):
         self._trace = None
         index = self._update - self.first
         inside = index >= 0 and (self.last is None or self._update <= self.last)
-        if inside and index % self.every == 0:
+        if inside and index % self.every == 0 and not self._stopped:
             model = _checked(self.model)
             before = self._tap.observations if self._tap else model._last_obs
             assert isinstance(before, np.ndarray)
@@ -168,7 +171,12 @@ class HistoryRecorder(BaseCallback):
         rate = float(model.lr_schedule(progress))
         if self._trace is not None:
             rates = {"learning_rate": rate, **schedule_values(model, progress)}
-            self._record(model, self._trace, rates)
+            try:
+                self._record(model, self._trace, rates)
+            except StorageError as error:
+                # Days of somebody's training are worth more than our record of them.
+                logger.warning("recording has stopped, training goes on: %s", error)
+                self._stopped = True
             self._rates, self._trace = [], None
         if self._update >= self.first and (self.last is None or self._update < self.last):
             self._rates.append(rate)
@@ -215,8 +223,11 @@ class HistoryRecorder(BaseCallback):
         if self._tap is not None:
             self._tap.remove()
             self._tap = None
-        if self._writer is not None:
-            self._writer.close()
+        if self._writer is not None and not self._stopped:
+            try:
+                self._writer.close()
+            except StorageError as error:
+                logger.warning("the history is not marked complete: %s", error)
 
 
 def _check_updates(every: int, first: int, last: int | None) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import gymnasium
 import numpy.typing as npt
 
-from logel.data.folder import new_folder, package_versions, write_atomically
+from logel.data.folder import package_versions
+from logel.data.store import new_folder, write_atomically
 from logel.envs.ready_made import FEATURES
 from logel.errors import OptionError
 from logel.inference.estimate import RewardEstimate

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from logel.data.history import LearningHistory
+from logel.data.limits import ask_memory
 from logel.data.stage import Stage
 from logel.errors import OptionError
 from logel.policies.base import Policy
@@ -18,6 +19,10 @@ from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 
 # Of the paper's networks.
 _HIDDEN = (64, 64)
+_MOST_LAYERS = 100
+# What inference holds at once for each entry of a table, all stages together, and for each weight
+# of a network: measured, and rounded up.
+_TABLE_BYTES, _WEIGHT_BYTES = 1200, 64
 
 
 def choose_policy(
@@ -105,14 +110,14 @@ def _discrete_policy(history: LearningHistory, family: str, width: int, device: 
     n_actions = masked or _count(history, "n_actions", lambda stage: int(stage.actions.max()))
     if family == "tabular":
         n_states = _count(history, "n_states", _largest_state)
+        ask_memory(_TABLE_BYTES * n_states * n_actions, f"a table of {n_states} states")
         return TabularSoftmax(n_states, n_actions, device=device)
     if family == "linear":
+        _ask_layers(width, n_actions)
         return LinearSoftmax(width, n_actions, device=device)
-    return MLPCategorical(
-        *(_n_inputs(history, width), n_actions, _hidden(history)),
-        device=device,
-        one_hot=_numbered(history),
-    )
+    inputs, hidden = _n_inputs(history, width), _hidden(history)
+    _ask_layers(inputs, *hidden, n_actions)
+    return MLPCategorical(inputs, n_actions, hidden, device=device, one_hot=_numbered(history))
 
 
 def _continuous_policy(history: LearningHistory, family: str, width: int, device: str) -> Policy:
@@ -120,12 +125,11 @@ def _continuous_policy(history: LearningHistory, family: str, width: int, device
     if family == "tabular":
         raise OptionError("a tabular policy needs discrete actions: choose linear or mlp")
     if family == "linear":
+        _ask_layers(width, action_dim)
         return LinearGaussian(width, action_dim, device=device)
-    return MLPGaussian(
-        *(_n_inputs(history, width), action_dim, _hidden(history)),
-        device=device,
-        one_hot=_numbered(history),
-    )
+    inputs, hidden = _n_inputs(history, width), _hidden(history)
+    _ask_layers(inputs, *hidden, action_dim)
+    return MLPGaussian(inputs, action_dim, hidden, device=device, one_hot=_numbered(history))
 
 
 def _numbered(history: LearningHistory) -> bool:
@@ -145,15 +149,20 @@ def _recorded_network(history: LearningHistory) -> bool:
     return isinstance(recorded, dict) and "hidden" in recorded and history[0].parameters is not None
 
 
+def _ask_layers(*widths: int) -> None:
+    """Metadata and data may claim a network that no memory holds."""
+    n = sum(below * above for below, above in itertools.pairwise(widths))
+    told = " to ".join(str(width) for width in widths)
+    ask_memory(_WEIGHT_BYTES * n, f"a policy with layers of {told}")
+
+
 def _hidden(history: LearningHistory) -> tuple[int, ...]:
     """Widths of the hidden layers: as the recorder noted them, else those of the paper."""
     policy = history.metadata.get("policy")
     hidden = policy.get("hidden") if isinstance(policy, dict) else None
-    if not isinstance(hidden, list) or not all(type(w) is int and 0 < w < 10**5 for w in hidden):
+    if not isinstance(hidden, list) or not all(type(w) is int and w > 0 for w in hidden):
         return _HIDDEN
-    # Metadata may claim a network that no memory holds.
-    between = sum(a * b for a, b in itertools.pairwise(hidden))
-    return tuple(hidden) if between <= 10**8 and len(hidden) <= 100 else _HIDDEN
+    return tuple(hidden) if len(hidden) <= _MOST_LAYERS else _HIDDEN
 
 
 def _count(history: LearningHistory, key: str, largest: Callable[[Stage], int]) -> int:

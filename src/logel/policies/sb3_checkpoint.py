@@ -10,7 +10,6 @@ is unpacked.
 from __future__ import annotations
 
 import io
-import json
 import pickletools
 import warnings
 import zipfile
@@ -23,14 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from logel.errors import FormatError
+from logel.data.limits import ask_memory, parse_json
+from logel.errors import FormatError, TooLargeError, one_line
 from logel.types import Array
 
-# Policies of a few megabytes are usual; a gigabyte of float32 is 268 million parameters.
-MAX_BYTES = 2**30
+# The archive inside an archive is held three times: unpacked, as tensors, and as doubles, which are
+# twice as large.
+_COPIES = 4
 _MAX_PICKLE_BYTES = 2**22
-# Parsed JSON takes up to thirty times its length: usual are some hundred kilobytes.
-_MAX_FACTS_BYTES = 2**25
 _MAX_ENTRIES = 10_000
 _TENSOR_NAMES = {
     "collections OrderedDict",
@@ -77,7 +76,7 @@ def optimizer_group(path: str | PathLike[str]) -> dict[str, Any]:
 
 def _load(file: Path, name: str) -> Any:
     """A table of tensors in the archive, once it is sure to be nothing else."""
-    payload = _member(file, name, MAX_BYTES)
+    payload = _member(file, name, _COPIES)
     _check_tensor_archive(payload, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -90,9 +89,8 @@ def _check_tensors(loaded: dict[Any, Any]) -> None:
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             raise ValueError(f"policy.pth holds {name!r}, which is not a tensor")
         # A tensor may claim to be far larger than its storage (strides of 0).
-        total += value.numel() * value.element_size()
-        if total > MAX_BYTES:
-            raise ValueError(f"{name} makes the policy larger than {MAX_BYTES} bytes")
+        total += value.numel() * torch.float64.itemsize
+    ask_memory(total, "the policy")
 
 
 def space_kind(path: str | PathLike[str], name: str) -> str | None:
@@ -112,7 +110,7 @@ def checkpoint_facts(path: str | PathLike[str]) -> dict[str, Any]:
     """What the archive says in plain JSON; anything pickled in it stays text."""
     with _reading(path) as file:
         try:
-            data = json.loads(_member(file, "data", _MAX_FACTS_BYTES))
+            data = parse_json(_member(file, "data", 1), f"data of {file}")
         except KeyError:
             return {}
     return data if isinstance(data, dict) else {}
@@ -128,27 +126,28 @@ def _reading(path: str | PathLike[str]) -> Iterator[Path]:
         yield file
     except Exception as error:
         # zipfile, torch and the pickle scanner raise all kinds of errors on broken bytes.
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise FormatError(
-            f"{file} is not a readable checkpoint of Stable-Baselines3: {reason}"
+        kind = TooLargeError if isinstance(error, TooLargeError) else FormatError
+        raise kind(
+            f"{file} is not a readable checkpoint of Stable-Baselines3: {one_line(error)}"
         ) from None
 
 
-def _member(path: Path, name: str, limit: int) -> bytes:
+def _member(path: Path, name: str, copies: int) -> bytes:
     with zipfile.ZipFile(path) as archive:
         info = archive.getinfo(name)
-        if info.file_size > limit:
-            raise ValueError(f"{name} claims {info.file_size} bytes, more than {limit}")
+        # What is packed small may unpack to anything.
+        ask_memory(copies * info.file_size, name)
         with archive.open(info) as file:
-            return file.read(limit)
+            return file.read(info.file_size)
 
 
 def _check_tensor_archive(payload: bytes, name: str) -> None:
     """Refuse anything but an uncompressed archive of raw storages and a pickle of tensors."""
     with zipfile.ZipFile(io.BytesIO(payload)) as archive:
         infos = archive.infolist()
-        if len(infos) > _MAX_ENTRIES or sum(info.file_size for info in infos) > MAX_BYTES:
-            raise ValueError(f"{name} unpacks to more than any policy needs")
+        if len(infos) > _MAX_ENTRIES:
+            raise ValueError(f"{name} holds more than any policy needs")
+        ask_memory(sum(info.file_size for info in infos), name)
         if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
             raise ValueError(f"{name} is compressed, which torch never does")
         _check_pickles(archive, name)

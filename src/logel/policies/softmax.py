@@ -13,6 +13,7 @@ import scipy.special
 import torch
 from torch import Tensor
 
+from logel.data.limits import ask_memory
 from logel.data.stage import Stage
 from logel.errors import OptionError, PolicyError
 from logel.policies.base import Counted, Policy, ScoreRows, check_range
@@ -96,6 +97,7 @@ class SoftmaxPolicy(Policy):
     def _free_information(self, outputs: Tensor) -> Tensor:
         """Information of one action about all logits but the last, one matrix per row."""
         p = torch.softmax(outputs, dim=-1)[:, :-1]
+        ask_memory(2 * p.element_size() * p.numel() * p.shape[1], f"{p.shape[1] + 1} actions")
         return torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
 
     def entropy(self, outputs: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from logel.data.folder import write_atomically
 from logel.data.history import LearningHistory
+from logel.data.store import write_atomically
 from logel.errors import FormatError, OptionError
 from logel.inference.answers import Answer, load_answer
 from logel.inference.contrast import Contrast

@@ -50,6 +50,12 @@ STATUS_WORDS = {
         "Watch more stages or more episodes, and ask whether the features can express what the "
         "learner might want; then infer again.",
     ),
+    Status.OUT_OF_SCALE: StatusWords(
+        "Out of scale",
+        _NEGATIVE,
+        "Weights or intervals are no usable numbers",
+        "Bring the column that the notes name to about unit size; then infer again.",
+    ),
     Status.NOT_CONVERGED: StatusWords(
         "Not converged",
         "Run the inference again with more iterations before using it.",

@@ -6,7 +6,6 @@ checked, cut to size and escaped, and pictures enter the page only as pictures.
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from logel.data.limits import parse_json
 from logel.errors import FormatError
 from logel.report.page_parts import PNG, assemble, choice, image, section, table
 from logel.report.safe_text import clean, escape, listed, number, plain
@@ -285,7 +285,4 @@ def _read_text(path: Path) -> str:
 
 
 def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(_read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path} is corrupted or truncated: {error}") from None
+    return parse_json(_read_text(path).encode(), path)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import scipy.stats
 from rich.table import Table
 
-from logel.data.folder import write_atomically
+from logel.data.store import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

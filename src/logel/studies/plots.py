@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from logel.data.folder import write_atomically
 from logel.data.limits import optional
 from logel.data.plots import (
     BLUE as BLUE,
@@ -36,6 +35,7 @@ from logel.data.plots import (
 from logel.data.plots import (
     tidy as tidy,
 )
+from logel.data.store import write_atomically
 from logel.errors import OptionError
 from logel.studies.claims import mean_interval
 from logel.types import Float

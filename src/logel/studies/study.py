@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logel.data.folder import package_versions, write_atomically
+from logel.data.folder import package_versions
+from logel.data.store import write_atomically
 from logel.errors import MissingExtraError, OptionError
 from logel.studies.claims import Claim, markdown_claims, markdown_table, write_claims
 from logel.studies.measures import world

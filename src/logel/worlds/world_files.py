@@ -14,7 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from logel.data.columns import Table
-from logel.data.limits import CellCount, FilePath, Limits, check_plain_file, parsing, shown
+from logel.data.limits import (
+    CellCount,
+    FilePath,
+    Limits,
+    ask_memory,
+    check_plain_file,
+    parsing,
+    shown,
+)
 from logel.data.table_files import read_tables
 from logel.errors import FormatError, HistoryError, OptionError
 from logel.types import Array, Float
@@ -38,20 +46,21 @@ def read_world(
     source = Path(path)
     kind = source.suffix.lower()
     if kind == ".npz":
-        return _of_arrays(_read_arrays(source, limits or Limits()), source)
+        return _of_arrays(_read_arrays(source, CellCount(limits)), source)
     if kind not in (".csv", ".parquet"):
         raise OptionError(f"a world is a .npz, .csv or .parquet file, not {source.name}")
     table, _ = read_tables(kind[1:], [source], None, (), limits, None)
     return KnownWorld(_of_moves(table, n_states, n_actions))
 
 
-def _read_arrays(path: Path, limits: Limits) -> dict[str, Array]:
-    check_plain_file(path, limits)
-    with parsing(path, zipfile.BadZipFile, OSError, EOFError, MemoryError):
+def _read_arrays(path: Path, cells: CellCount) -> dict[str, Array]:
+    check_plain_file(path, cells.limits)
+    # What reads archives and NumPy's heads raises all kinds of errors on broken bytes.
+    with parsing(path, Exception):
         with zipfile.ZipFile(path) as archive:
             # What is packed small may unpack to anything.
             size = sum(info.file_size for info in archive.infolist())
-        CellCount(limits).add(size // 8, path)
+        cells.add(size // 8, path)
         with np.load(path, allow_pickle=False) as held:
             if unknown := [name for name in held.files if name not in _ARRAYS]:
                 raise FormatError(
@@ -95,6 +104,7 @@ def _of_moves(table: Table, n_states: int, n_actions: int) -> Float:
     if "probability" in table.columns:
         chance = table.complete("probability").astype(float)
         table.refuse(~((chance > 0) & (chance <= 1)), "probability", "{value} is not in (0, 1]")
+    ask_memory(8 * n_states * n_actions * (n_states + 1), f"{table.name}, as probabilities,")
     outcomes = np.zeros((n_states, n_actions, n_states + 1))
     np.add.at(outcomes, (state, action, after), chance)
     return outcomes

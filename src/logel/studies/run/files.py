@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import fcntl
 import io
 import json
 import os
@@ -13,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from logel.data.folder import write_atomically
-from logel.errors import FormatError, LogelError
+from logel.data.limits import MALFORMED, read_json
+from logel.data.store import lock_file, write_atomically
+from logel.errors import FormatError, LogelError, one_line
 from logel.studies.run.tasks import Failure, Row, Task, checksum
 
 _RESULT_FORMAT = "logel-task-result/1"
@@ -42,14 +42,14 @@ def exclusive(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
     A process that holds it already is an error, or is waited for.
     """
-    with (folder / ".lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
+    if folder.is_symlink():
+        raise FormatError(f"{folder} is a link: name the folder itself")
+    with lock_file(folder / ".lock", wait=wait) as ours:
+        if not ours:
             raise LogelError(
                 f"another process is running a study in {folder}; wait for it or choose "
                 "another folder"
-            ) from None
+            )
         yield
 
 
@@ -62,21 +62,23 @@ def load_result(folder: Path, task: Task, *, made_by: dict[str, Any]) -> list[Ro
     """Return the rows of a finished task, or None when there is no intact result."""
     path = result_path(folder, task)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path, follow_links=False)
         stated = content.pop("sha256")
         intact = stated == checksum(content)
-    except (FileNotFoundError, ValueError, KeyError, AttributeError, TypeError):
+    except (FormatError, *MALFORMED):
         return None
     if not intact or content.get("task") != task.identity:
         return None
     for what, ours in (("format", _RESULT_FORMAT), ("made_by", made_by)):
         if content[what] != ours:
             raise FormatError(
-                f"{path} has {what} {content[what]}, not {ours}; choose another folder, or delete "
+                f"{path} has {what} {one_line(content.get(what))}, not {ours}; choose another "
+                "folder, or delete "
                 "this one to compute everything again"
             )
-    rows: list[Row] = content["rows"]
-    return rows
+    rows = content.get("rows")
+    plain = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    return rows if plain else None
 
 
 def save_outcome(
@@ -88,11 +90,12 @@ def save_outcome(
     if isinstance(outcome, Failure):
         found = {"error": outcome.error, "traceback": outcome.traceback.splitlines()}
         content = {"format": _ERROR_FORMAT, **content, **found}
-        write_atomically(error_path, (json.dumps(content, indent=1) + "\n").encode())
+        write_atomically(error_path, (json.dumps(content, indent=1) + "\n").encode(), tidy=False)
         return
     content = {"format": _RESULT_FORMAT, **content, "rows": outcome}
     content["sha256"] = checksum(content)
-    write_atomically(result_path(folder, task), (json.dumps(content) + "\n").encode())
+    text = json.dumps(content) + "\n"
+    write_atomically(result_path(folder, task), text.encode(), tidy=False)
     error_path.unlink(missing_ok=True)
 
 
@@ -119,4 +122,4 @@ def kept_learner(
             # A run that was stopped: its history is of no use without the rest.
             shutil.rmtree(history, ignore_errors=True)
             write_atomically(told, json.dumps(train(history)).encode())
-    return history, json.loads(told.read_text())
+    return history, read_json(told)

@@ -120,8 +120,10 @@ def run_tasks(
     ordered, made_by, folder = sorted_tasks(tasks), _provenance(function, config), out / "tasks"
     folder.mkdir(parents=True, exist_ok=True)
     with exclusive(folder):
+        # Nobody else writes here while we hold the folder.
         for leftover in folder.glob(".*.tmp"):
-            leftover.unlink()
+            with contextlib.suppress(OSError):
+                leftover.unlink()
         results: Results = {t: load_result(folder, t, made_by=made_by) for t in ordered}
         pending = [task for task, rows in results.items() if rows is None]
         reused = len(results) - len(pending)

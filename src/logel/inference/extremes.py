@@ -1,0 +1,94 @@
+"""Numbers too large to compute with, and arithmetic that broke down: told by column and size."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from logel.data.stage import Stage
+from logel.errors import HistoryError, IdentificationError, LogelError, one_line
+from logel.types import Array, Float
+
+# Sums of fourth powers stay within doubles, and squares within the single precision of networks.
+_LARGEST = 1e18
+_PARTS = {"observations": "observation", "actions": "action", "features": "feature"}
+_BROKEN = (np.linalg.LinAlgError, torch.linalg.LinAlgError, ArithmeticError)  # type: ignore[attr-defined]
+# Of the ValueErrors only those are about numbers.
+_NOT_NUMBERS = re.compile(r"\b(inf|infs|nan|nans|infinite|non-finite)\b", re.IGNORECASE)
+
+
+class Extremes:
+    """The largest size of every column of numbers over the stages, and whether stages differ."""
+
+    def __init__(self, names: Sequence[str] | None = None) -> None:
+        self._names = names
+        self._sizes: dict[str, Float] = {}
+        self._seen: set[bytes] = set()
+        self._n_stages = 0
+
+    def add(self, stage: Stage) -> None:
+        """Include a stage; refuse what no sum of squares could hold."""
+        digest = hashlib.blake2b(digest_size=16)
+        for array in (stage.lengths, stage.observations, stage.actions):
+            digest.update(np.ascontiguousarray(array).data)
+        self._seen.add(digest.digest())
+        self._n_stages += 1
+        for part in _PARTS:
+            for values in (getattr(stage, part), stage.last_observations):
+                if values is None or values.dtype.kind != "f":
+                    continue
+                if values is stage.last_observations and part != "observations":
+                    continue
+                self._add(part, np.abs(values.reshape(len(values), -1)).max(axis=0))
+
+    def _add(self, part: str, sizes: Array) -> None:
+        self._sizes[part] = np.maximum(self._sizes.get(part, 0.0), sizes.astype(float))
+        if (sizes > _LARGEST).any():
+            k = int(np.argmax(sizes))
+            raise HistoryError(
+                f"{self._column(part, k)} reaches {sizes[k]:.3g}, too much to compute with: divide "
+                "it, so that its values are about 1"
+            )
+
+    def _column(self, part: str, k: int) -> str:
+        # Features that are computed are not those that a history names.
+        named = part == "features" and self._names is not None and k < len(self._names)
+        return f"feature {self._names[k]!r}" if named and self._names else f"{_PARTS[part]} {k}"
+
+    @property
+    def all_alike(self) -> bool:
+        """Whether every stage shows the very same."""
+        return self._n_stages > 1 and len(self._seen) == 1
+
+    def furthest(self) -> str:
+        """The column furthest from unit size, in a sentence that says what to do."""
+        columns = [
+            (abs(np.log(size)), self._column(part, k), size)
+            for part, sizes in self._sizes.items()
+            for k, size in enumerate(sizes)
+            if size > 0
+        ]
+        if not columns:
+            return "observations, actions and features hold no scale that could be at fault"
+        _, name, size = max(columns)
+        return f"{name} is furthest from unit size, it reaches {size:.3g}: rescale it to about 1"
+
+
+@contextmanager
+def in_words(furthest: Callable[[], str]) -> Iterator[None]:
+    """Arithmetic that breaks down inside becomes a sentence that names the likely column."""
+    try:
+        yield
+    except LogelError:
+        raise
+    except (*_BROKEN, ValueError) as error:
+        if not isinstance(error, _BROKEN) and not _NOT_NUMBERS.search(str(error)):
+            raise
+        raise IdentificationError(
+            f"the arithmetic broke down ({one_line(error)}): {furthest()}"
+        ) from error
