@@ -177,6 +177,14 @@ def legal_world(
     return LegalWorld(table, np.flatnonzero(slots.legal[:, :-1]), np.flatnonzero(slots.legal))
 
 
+def one_width(legal: Flags | None) -> bool:
+    """Whether there are as many legal actions (S, A) in every state that leaves a choice."""
+    if legal is None:
+        return True
+    widths = legal.sum(axis=1)
+    return len(set(widths[widths > 1].tolist())) <= 1
+
+
 def between_choices(world: TabularWorld, kept: Index) -> TabularWorld:
     """A world in slots as seen from the states where there is a choice; others are passed through.
 
