@@ -17,8 +17,10 @@ the tolerance of the conjugate gradients.
 The two traces and log det W are sums of z' f(W) z over columns z of fixed random signs
 (Hutchinson), each on a team of states far from each other; the same products give f = log by
 Lanczos' quadrature. Only what coupling adds to the chains is estimated: the chains' own part is
-exact, and random walks have no other. The signs being the same in all rounds, for all rules of a
-size, evidence settles, and errors of differences are smaller than their own.
+exact, and random walks have no other. Nor is it in the directions in which W is furthest from one,
+which a block power iteration follows from round to round; signs are for what lies across them
+(Hutch++: Meyer, Musco, Musco and Woodruff, 2021). The signs being the same in all rounds, for all
+rules of a size, evidence settles, and errors of differences are smaller than their own.
 """
 
 from __future__ import annotations
@@ -131,6 +133,8 @@ class _System:
     def sharpened(self, modes: Float, solved: Float) -> Float:
         """Modes closer to where W is furthest from one, either way; `solved` is W^-1 times them."""
         turned = self.product(modes) + solved - 2 * modes
+        if not np.isfinite(turned).all():
+            return modes  # a round that blew up tells nothing of the next one
         return np.linalg.qr(turned.reshape(-1, modes.shape[3]))[0].reshape(modes.shape)
 
     def solve(
