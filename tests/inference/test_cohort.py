@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from logel.data.history import LearningHistory
+from logel.data.stage import Episode
 from logel.envs.tabular import TabularMDP, random_mdp
 from logel.errors import FormatError, IdentificationError, OptionError
 from logel.inference.cohort import infer_each, named_histories
@@ -336,3 +337,28 @@ def test_bent_files_are_refused(key: str, value: Any) -> None:
     raw["learners"][1][key] = value
     with pytest.raises(FormatError, match="corrupted"):
         RewardEstimate.from_json(json.dumps(raw))
+
+
+def block(keys: list[int]) -> LearningHistory:
+    """One stimulus, two keys of which the second is right, two trials in a stage."""
+    trials = [
+        Episode(np.array([0]), np.array([key]), np.array([[float(key)]]), terminated=True)
+        for key in keys
+    ]
+    return LearningHistory.from_sessions(trials, windows=len(keys) // 2, feature_names=["right"])
+
+
+def test_who_shows_nothing_costs_nothing() -> None:
+    """Blocks in which one key was pressed throughout tell no weight; the others do."""
+    learnt = block([0, 0, 0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1])
+    silent = block([1] * 12)
+    options: dict[str, Any] = {"gamma": 0.0, "pool_world": False}
+    policy = TabularSoftmax(1, 2)
+    both = infer_reward({"a": learnt, "b": silent}, policy, **options)
+    alone = infer_reward({"a": learnt}, policy, **options)
+    assert [one.name for one in both.learners] == ["a"]
+    np.testing.assert_array_equal(both.draws, alone.draws)
+    told = "no weight can be told from the histories of b: they count for nothing"
+    assert told in both.notes
+    with pytest.raises(IdentificationError, match="b: no direction"):
+        infer_reward({"b": silent}, policy, **options)

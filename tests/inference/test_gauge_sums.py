@@ -357,6 +357,23 @@ def test_actions_taken_once_each_tell_nothing_by_themselves() -> None:
     assert gauge_of(stage, *rng.normal(size=(2, n)), gamma=0.0).n == 0
 
 
+def test_what_one_action_alone_pays_is_silent_however_many_states_have_but_one() -> None:
+    # In one of five states both actions are taken, in the others one alone, again and again.
+    states = np.tile(np.arange(5), 8)
+    actions = np.where(states == 0, np.arange(40) // 5 % 2, 0)
+    n = len(states)
+    stage = Stage(
+        observations=states,
+        actions=actions,
+        lengths=np.ones(n, dtype=int),
+        terminated=np.ones(n, dtype=bool),
+    )
+    pairs = np.eye(6)[np.where(states == 0, actions, states + 1)].T
+    gauge = gauge_of(stage, *pairs, gamma=0.0)
+    levels = np.concatenate([[[1, 1, 0, 0, 0, 0]] / np.sqrt(2), np.eye(6)[2:]])
+    assert_spans(gauge, *levels)
+
+
 # --- any world ------------------------------------------------------------------------------
 
 

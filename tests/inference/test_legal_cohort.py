@@ -23,7 +23,7 @@ from logel.errors import HistoryError, OptionError
 from logel.inference.watched import Company, Watched
 from logel.learners.forager import Forager
 from logel.policies.choose import choose_common_policy
-from logel.worlds.legal import LegalWorld
+from logel.worlds.table import TabularWorld
 
 MAZE = TreeMaze(2)
 TOLD = TabularSoftmax(MAZE.n_nodes, 3, legal=MAZE.legal)
@@ -65,14 +65,15 @@ def test_the_common_world_knows_what_is_legal_and_what_was_given(world: KnownWor
     basis = np.eye(len(MAZE.names))
     own = company.pool(company.members[1].stages(), basis)
     pooled = company.world(own, basis, None, None, 0)
-    assert isinstance(own, LegalWorld) and isinstance(pooled, LegalWorld)
-    np.testing.assert_array_equal(pooled.table.counts, own.table.counts)
-    np.testing.assert_array_equal(pooled.free, own.free)
-    assert pooled.table.barred is not None
-    certain = np.isin(pooled.table.transitions, [0.0, 1.0]).all()
+    # Where there is a choice, all three ways are legal.
+    assert isinstance(own, TabularWorld) and isinstance(pooled, TabularWorld)
+    assert pooled.n_states == MAZE.n_junctions and pooled.barred is None
+    np.testing.assert_array_equal(pooled.counts, own.counts)
+    # There and back takes two moves.
+    certain = np.isin(pooled.transitions, [0.0, GAMMA, 1.0]).all()
     assert certain == (world is not None)
     # Where it is known, what anyone saw adds nothing to where moves lead.
-    assert np.array_equal(pooled.table.transitions, own.table.transitions) == (world is not None)
+    assert np.array_equal(pooled.transitions, own.transitions) == (world is not None)
 
 
 def test_learners_share_a_reward_in_a_known_world_of_legal_actions() -> None:

@@ -194,9 +194,8 @@ def test_a_round_in_products_is_the_dense_one(kind: type[Rule]) -> None:
     at = (model, states, parameters, middle, prior)
     wanted = dense.smooth(*at, model.predict(states[:-1], parameters), VARIANCES)
     # As many signs as states: what is left to estimate is within states.
-    found = matrix_free.smooth(
-        *at, model.linearised(states[:-1], parameters), VARIANCES, n_probes=12
-    )
+    linear = model.linearised(states[:-1], parameters)
+    found, _ = matrix_free.smooth(*at, linear, VARIANCES, n_probes=12)
     for name in ("state_moves", "parameter_moves", "parameter_covariance"):
         value = getattr(wanted, name)
         np.testing.assert_allclose(
@@ -209,23 +208,30 @@ def test_a_round_in_products_is_the_dense_one(kind: type[Rule]) -> None:
     assert found.start_variance == pytest.approx(wanted.start_variance, rel=tolerance)
 
 
-def test_signs_estimate_without_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("followed", [0, 8])
+def test_signs_estimate_without_bias(followed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     model = RULES["soft-value"](local_world(rng, n_states=10, n_stages=5))
     states, parameters, middle, prior = point(model, rng)
     at = (model, states, parameters, middle, prior)
     wanted = dense.smooth(*at, model.predict(states[:-1], parameters), VARIANCES)
+    linear = model.linearised(states[:-1], parameters)
+    monkeypatch.setattr(matrix_free, "N_MODES", followed)
+    modes = matrix_free.first_modes(model) if followed else None
+    for _ in range(2 if followed else 0):
+        modes = matrix_free.smooth(*at, linear, VARIANCES, modes=modes)[1]
     found = []
     for seed in range(60):
         signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(5, 10, 3, 1))
         monkeypatch.setattr(matrix_free, "_signs", lambda model, k, signs=signs: signs)
-        linear = model.linearised(states[:-1], parameters)
-        one = matrix_free.smooth(*at, linear, VARIANCES)
+        one, _ = matrix_free.smooth(*at, linear, VARIANCES, modes=modes)
         found.append((one.log_determinant, one.noise_freedom, one.start_variance))
     exact = wanted.log_determinant, wanted.noise_freedom, wanted.start_variance
     error = np.std(found, axis=0, ddof=1) / np.sqrt(60)
     assert (np.abs(np.mean(found, axis=0) - exact) < 3.5 * error).all()
-    assert (error < 0.1 * np.abs(exact)).all()
+    # Coupling is strongest in few directions: without them less is left to chance.
+    most = 0.1 if not followed else 0.05
+    assert (error < most * np.abs(exact)).all()
 
 
 @pytest.mark.parametrize("kind", [RULES["gradient"], RULES["soft-value"]], ids=lambda k: k.name)
@@ -356,5 +362,5 @@ def test_where_all_is_legal_matrices_find_what_products_find() -> None:
     rules = [RULES["gradient"](one) for one in same]
     assert [rounds.in_products(rule) for rule in rules] == [True, False]
     plain, legal = (fit_path(rule, max_rounds=6) for rule in rules)
-    np.testing.assert_allclose(legal.weights, plain.weights, atol=2e-3)
+    np.testing.assert_allclose(legal.weights, plain.weights, atol=5e-3)
     assert legal.evidence == pytest.approx(plain.evidence, abs=2)

@@ -45,6 +45,12 @@ def seen(policy: Policy, *, n_steps: int, known: bool = False) -> Watched:
     )
 
 
+# A choice in half of the states; and more of it in some than in others.
+CORRIDORS, UNEVEN = np.ones((2, 400, 4), dtype=bool)
+CORRIDORS[200:, 1:] = False
+UNEVEN[100:, 0] = False
+
+
 def one_hot(states: np.ndarray) -> np.ndarray:
     return np.eye(4)[states]
 
@@ -61,10 +67,12 @@ def one_hot(states: np.ndarray) -> np.ndarray:
         (TabularSoftmax(LARGEST_TABLE, 2), 3, True, True),
         (TabularSoftmax(LARGEST_TABLE + 1, 2), 3, False, False),
         (TabularSoftmax(LARGEST_TABLE + 1, 2), 3, True, False),
-        # Tables of legal actions are not: what is affordable is that of other families.
+        # Tables with more choice here than there are not.
         (TabularSoftmax(25, 4, legal=np.ones((25, 4), dtype=bool)), 10, False, True),
-        (TabularSoftmax(200, 4, legal=np.ones((200, 4), dtype=bool)), 3, False, False),
-        (TabularSoftmax(200, 4, legal=np.ones((200, 4), dtype=bool)), 3, True, True),
+        (TabularSoftmax(200, 4, legal=np.ones((200, 4), dtype=bool)), 3, False, True),
+        (TabularSoftmax(400, 4, legal=CORRIDORS), 3, False, True),
+        (TabularSoftmax(400, 4, legal=UNEVEN), 3, False, False),
+        (TabularSoftmax(200, 4, legal=UNEVEN[:200]), 3, True, True),
         # Six hundred hidden parameters of another family: one pass alone is minutes of work.
         (LinearSoftmax(200, 4), 3, False, False),
         (LinearSoftmax(200, 4), 1, False, False),

@@ -25,6 +25,7 @@ from logel.envs.tabular import (
 from logel.learners.tabular import SoftPolicyIteration, SoftValueIteration, soft_action_values
 from logel.rules.ascent import NaturalGradient
 from logel.rules.values import QLearning, SoftPolicy, SoftValue
+from logel.worlds.table import RESTART
 
 # --- soft policy iteration ------------------------------------------------------------------
 
@@ -113,7 +114,7 @@ def test_q_learning_moves_visited_pairs_towards_their_backup() -> None:
     states, parameters = point(model, 14)
     found = model.predict(states, parameters)
     for t, state in enumerate(states):
-        shares = q_shares(mdp, policies(model, state), np.exp(parameters[2]), model.restart)
+        shares = q_shares(mdp, policies(model, state), np.exp(parameters[2]), RESTART)
 
         def following(flat: Any, shares: Any = shares) -> Any:
             table = flat.reshape(4, 3)

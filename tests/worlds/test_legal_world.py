@@ -109,7 +109,7 @@ def test_derivatives_by_the_states(name: str) -> None:
 
 
 def test_backups_look_at_legal_actions_alone() -> None:
-    """One soft and one hard backup of two states by hand; action 1 of state 1 is illegal."""
+    """One soft and one hard backup by hand, through state 1, where there is no choice."""
     legal = np.array([[1, 1], [1, 0]], dtype=bool)
     states, actions = np.array([0, 1, 0]), np.array([0, 0])
     episodes = [Episode(states, actions, np.array([[1.0], [0.0]])) for _ in range(2000)]
@@ -117,11 +117,11 @@ def test_backups_look_at_legal_actions_alone() -> None:
     policy = TabularSoftmax(2, 2, legal=legal)
     stages = [Stage.from_episodes(episodes)] * 2
     world = pooler(stages, policy, gamma=0.5)(stages)
-    values = np.array([[1.0, 3.0, -5.0]])  # of (0, 0), (0, 1), (1, 0)
+    values = np.array([[1.0, 3.0]])  # of (0, 0), (0, 1)
     soft = RULES["soft-value"](world).following(values, np.array([1.0]))
     here = np.log(np.exp(1) + np.exp(3))
-    np.testing.assert_allclose(soft, [[1 - 2.5, 2 + 0.5 * here, 0.5 * here]], atol=2e-3)
+    np.testing.assert_allclose(soft, [[1 + 0.5**2 * here, 2 + 0.5 * here]], atol=2e-3)
     rule = RULES["q-learning"](world)
     moved = rule.following(values, np.concatenate([[1.0], [40.0, 0.0]]))
-    # So many visits that values are their targets: the best of one legal action is that action.
-    np.testing.assert_allclose(moved, [[1 - 2.5, 2 + 1.5, 1.5]], atol=2e-3)
+    # So many visits that values are their targets.
+    np.testing.assert_allclose(moved, [[1 + 0.5**2 * 3, 2 + 0.5 * 3]], atol=2e-3)

@@ -63,6 +63,7 @@ class Cohort:
         pools: Whether the world was pooled over all of them.
         seed: Of the draws.
         intervals: Whether the answer is to have any.
+        silent: Names of learners whose histories tell no weight, which are none of the singles.
     """
 
     singles: tuple[Single, ...]
@@ -71,6 +72,7 @@ class Cohort:
     pools: bool
     seed: int
     intervals: bool = True
+    silent: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.singles)
@@ -80,10 +82,12 @@ class Cohort:
         """Of the learners."""
         return tuple(single.name for single in self.singles)
 
-    def take(self, members: Sequence[int], names: Sequence[str]) -> Cohort:
-        """Some of the learners, in the world of all, under other names."""
-        taken = zip(members, names, strict=True)
-        return replace(self, singles=tuple(replace(self.singles[i], name=n) for i, n in taken))
+    def called(self, prefix: str) -> Cohort:
+        """Learners whose names begin so, without that, in the world of all."""
+        n = len(prefix)
+        singles = [replace(s, name=s.name[n:]) for s in self.singles if s.name.startswith(prefix)]
+        silent = tuple(name[n:] for name in self.silent if name.startswith(prefix))
+        return replace(self, singles=tuple(singles), silent=silent)
 
     def stack(self, rng: np.random.Generator) -> Stack:
         """Their evidence, with what is not known of the world in everyone's own.
@@ -144,11 +148,17 @@ def infer_each(
                 f"{', '.join(first)}: learners must be described by the same features"
             )
     company = Company(tuple(members.values()), pool_world)
-    fitted = []
+    fitted: dict[str, tuple[Found, Gauge, Asked]] = {}
+    silent: dict[str, IdentificationError] = {}
     for i, (name, member) in enumerate(members.items()):
-        fitted.append(_naming(name, fit, replace(member, company=company)))
+        try:
+            fitted[name] = _naming(name, fit, replace(member, company=company))
+        except IdentificationError as error:
+            silent[name] = error
         report("learners", i + 1, len(members))
-    gauge = common_gauge([gauge for _, gauge, _ in fitted])
+    if not fitted:
+        raise next(iter(silent.values()))
+    gauge = common_gauge([gauge for _, gauge, _ in fitted.values()])
     if gauge.n == len(first):
         raise IdentificationError(
             "no direction of the weights is identified: each is silent for all of the learners"
@@ -156,10 +166,10 @@ def infer_each(
     basis = feature_basis(gauge, company.moments.ranges())
     singles = [
         Single(name, *one, answer(*one), _naming(name, _evidence, one[0], company, basis))
-        for name, one in zip(members, fitted, strict=True)
+        for name, one in fitted.items()
     ]
     seed = next(iter(members.values())).seed
-    return Cohort(tuple(singles), gauge, basis, pool_world, seed)
+    return Cohort(tuple(singles), gauge, basis, pool_world, seed, silent=tuple(silent))
 
 
 def _naming(name: str, function: Callable[..., _Result], *arguments: Any) -> _Result:

@@ -268,15 +268,18 @@ class _Pairs:
 
         One action alone cannot be compared with others. A state seen once, as all are in a
         continuous world, would make anything a potential. States with one legal action do not
-        count: nobody could have taken another.
+        count: nobody could have taken another. With gamma = 0 states seen again tell as well: what
+        one action alone pays there depends on the state alone.
         """
         if len(self.paid.keys) == 0:
             return False
         states, state, actions = self._layout()
         forced = np.isin(states, list(self.forced))[state]
         visits = self.paid.rows[:, -1]
-        compared = visits[actions[state] > 1].sum()
-        return bool(compared > 0 and compared >= visits[~forced].sum() / 2)
+        several = actions[state] > 1
+        again = (self.gamma == 0) & (np.bincount(state, weights=visits) > 1)[state]
+        told = visits[several | again].sum()
+        return bool(several.any() and told >= visits[~forced].sum() / 2)
 
     def _layout(self) -> tuple[Index, Index, Index]:
         """States acted in, the state of every pair among them, and how many pairs each has."""

@@ -193,12 +193,8 @@ def compare_groups(
     policy, gamma = settled(everyone, policy, gamma, known=use_parameters)
     asked = _Request(*(policy, gamma, method, features, use_parameters, True, seed, learner, world))
     cohort = asked.several(everyone, pool_world, progress or _say_nothing)
-    n = len(groups[0])
-    one, other = (
-        cohort.take(range(n), [*groups[0]]),
-        cohort.take(range(n, len(cohort)), [*groups[1]]),
-    )
-    return Contrast.of(group_estimate(one), group_estimate(other), names=names, seed=seed)
+    one, other = (group_estimate(cohort.called(f"{name}: ")) for name in names)
+    return Contrast.of(one, other, names=names, seed=seed)
 
 
 @dataclass(frozen=True)

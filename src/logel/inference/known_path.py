@@ -121,4 +121,5 @@ def _step_sizes(misfit: Float) -> Float:
     """Relative noise size of every step, smoothed over five neighbours."""
     window = np.ones(min(5, len(misfit)))
     smooth = np.convolve(misfit, window, "same") / np.convolve(np.ones(len(misfit)), window, "same")
-    return np.asarray(np.maximum(smooth, 1e-3 * smooth.mean()) / smooth.mean())
+    mean = max(float(smooth.mean()), 1e-300)  # steps may fit exactly
+    return np.asarray(np.maximum(smooth, 1e-3 * mean) / mean)

@@ -17,8 +17,10 @@ the tolerance of the conjugate gradients.
 The two traces and log det W are sums of z' f(W) z over columns z of fixed random signs
 (Hutchinson), each on a team of states far from each other; the same products give f = log by
 Lanczos' quadrature. Only what coupling adds to the chains is estimated: the chains' own part is
-exact, and random walks have no other. The signs being the same in all rounds, for all rules of a
-size, evidence settles, and errors of differences are smaller than their own.
+exact, and random walks have no other. Nor is it in the directions in which W is furthest from one,
+which a block power iteration follows from round to round; signs are for what lies across them
+(Hutch++: Meyer, Musco, Musco and Woodruff, 2021). The signs being the same in all rounds, for all
+rules of a size, evidence settles, and errors of differences are smaller than their own.
 """
 
 from __future__ import annotations
@@ -39,12 +41,18 @@ from logel.worlds.products import Linearised, StepNoise
 
 # Signs drawn: coupling's share of log det A, one to twenty nats at a thousand parameters, is known
 # to about half a nat.
-N_PROBES = 24
+N_PROBES = 16
+# Directions followed from round to round in which coupling is strongest; only what lies across them
+# is left to the signs. Of the coupling of gradient rules they hold nine tenths.
+N_MODES = 24
+# In the first rounds of a fit, far from where evidence means anything, few signs will do.
+_FAR_ROUNDS, _FAR_PROBES = 3, 8
 # Residuals at which conjugate gradients end: of path and border, moves being small differences of
 # large numbers; the same where only replicates are weighed; of signs, whose own noise is larger.
-_EXACT, _FINE, _ROUGH = 1e-10, 1e-7, 1e-2
-# Rounds that still are far from anything, where steps blow up, take the most.
-_MOST_PRODUCTS = 120
+_EXACT, _FINE, _ROUGH = 1e-10, 1e-7, 1e-3
+# Rounds that still are far from anything, where steps blow up, take the most: of path and border,
+# and of signs, whose logarithms need no more.
+_MOST_PRODUCTS, _MOST_OF_SIGNS = 120, 30
 
 
 class _Path:
@@ -122,6 +130,13 @@ class _System:
         """Whitened columns carried back through the path."""
         return self.path.back(self.seen.times(self.chains.turned(columns)))
 
+    def sharpened(self, modes: Float, solved: Float) -> Float:
+        """Modes closer to where W is furthest from one, either way; `solved` is W^-1 times them."""
+        turned = self.product(modes) + solved - 2 * modes
+        if not np.isfinite(turned).all():
+            return modes  # a round that blew up tells nothing of the next one
+        return np.linalg.qr(turned.reshape(-1, modes.shape[3]))[0].reshape(modes.shape)
+
     def solve(
         self, targets: Float, signs: Float, *, tolerance: float = _EXACT
     ) -> tuple[Float, Float, Float, Float]:
@@ -147,8 +162,9 @@ def smooth(
     variances: Variances,
     *,
     n_probes: int = N_PROBES,
-) -> Round:
-    """See the module; arguments are those of `Algebra.smooth`."""
+    modes: Float | None = None,
+) -> tuple[Round, Float | None]:
+    """See the module; arguments are those of `Algebra.smooth`, and the modes of the last round."""
     seen = _Seen.of(model, states)
     system = _System(seen, found, variances, prior)
     path, chains, effect = system.path, system.chains, system.effect
@@ -159,6 +175,8 @@ def smooth(
     mean = path.onward(-states[0].reshape(s, b, 1), lambda t: gap[t], n)
     expected = mean + path.covariance(path.back(seen.score)) + effect @ _inner(effect, seen.score)
     signs = _signs(model, min(n_probes, s) if system.coupled else 0)
+    if modes is not None:
+        signs = np.concatenate([signs - _along(modes, signs), modes], axis=3)
     # What only weighs replicates need not be exact.
     tolerance = _EXACT if n_probes else _FINE
     target = chains.whiten(seen.times(expected))
@@ -185,8 +203,10 @@ def smooth(
         noise_freedom += float((more[0] - less[0]).sum())
         start_freedom += float((more[1] - less[1]).sum())
         log_determinant += float(logs.sum())
+        if modes is not None:
+            modes = system.sharpened(modes, tried[..., -modes.shape[3] :])
     deviations = np.sqrt(prior)
-    return Round(
+    found_round = Round(
         state_moves=moved[..., 0].reshape(n, -1),
         parameter_moves=middle - parameters + deviations * shift[:, 0],
         parameter_covariance=deviations[:, None] * inverse * deviations,
@@ -194,6 +214,20 @@ def smooth(
         log_determinant=log_determinant,
         noise_freedom=noise_freedom,
     )
+    return found_round, modes
+
+
+def first_modes(model: Rule) -> Float:
+    """Any orthonormal columns (m + 1, S, B, k), drawn apart from the signs."""
+    n, s, width = model.n_stages, model.world.n_blocks, model.block_width
+    size = n * s * width
+    drawn = np.random.default_rng(1).standard_normal((size, min(N_MODES, size)))
+    return np.linalg.qr(drawn)[0].reshape(n, s, width, -1)
+
+
+def _along(modes: Float, columns: Float) -> Float:
+    """What of the columns lies along the modes."""
+    return modes @ _inner(modes, columns)
 
 
 def _signs(model: Rule, k: int) -> Float:
@@ -264,7 +298,7 @@ def _conjugate_gradients(
         share = new / size[on]
         diagonal[i, on] = 1 / step + kept[on]
         kept[on], size[on] = share / step, new
-        going = new > enough[on]
+        going = (new > enough[on]) & ((i + 1 < _MOST_OF_SIGNS) | (on < k - n_signs))
         beside[i, on] = np.where(going, np.sqrt(share) / step, 0.0)
         along *= share
         along += residual
@@ -288,7 +322,12 @@ def _log_quadrature(diagonal: Float, beside: Float) -> float:
 
 
 class MatrixFree(Algebra[Linearised]):
-    """In products."""
+    """In products; one for every fit."""
+
+    def __init__(self, *, warm: bool = True) -> None:
+        """A fit that is not `warm` still has to find to where evidence means anything."""
+        self._modes: Float | None = None
+        self._far = 0 if warm else _FAR_ROUNDS
 
     def predict(self, model: Rule, states: Float, parameters: Float) -> Linearised:
         """What the rule says about the steps from states (m, D)."""
@@ -318,8 +357,16 @@ class MatrixFree(Algebra[Linearised]):
         rough: bool = False,
     ) -> Round:
         """One pass, linear around states (m + 1, D) and parameters (q + k,)."""
-        n_probes = 0 if rough else N_PROBES
-        return smooth(model, states, parameters, middle, prior, found, variances, n_probes=n_probes)
+        asked = (model, states, parameters, middle, prior, found, variances)
+        if rough:
+            return smooth(*asked, n_probes=0)[0]
+        if self._far > 0:
+            self._far -= 1
+            return smooth(*asked, n_probes=_FAR_PROBES)[0]
+        if self._modes is None and not model.apart:
+            self._modes = first_modes(model)
+        round_, self._modes = smooth(*asked, modes=self._modes)
+        return round_
 
     def misfit(self, found: Linearised, noise: float) -> Callable[[Float], float]:
         """Computes what errors (m, D) of the steps weigh, squared, in units of their noise."""

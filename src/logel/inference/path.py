@@ -30,12 +30,14 @@ from logel.inference.status import Status
 from logel.inference.watched import Look, Watched
 from logel.policies.base import Policy
 from logel.policies.cloning import CloneConfig, known_or_cloned
+from logel.policies.softmax import TabularSoftmax
 from logel.rules.catalogue import RULES
 from logel.rules.rule import Rule
 from logel.rules.values import DriftingValues
 from logel.types import Float
 from logel.worlds.base import World
 from logel.worlds.choose import pooler
+from logel.worlds.legal import one_width
 from logel.worlds.linear import LinearWorld
 from logel.worlds.table import TabularWorld
 
@@ -43,9 +45,9 @@ logger = logging.getLogger(__name__)
 # Parameters of a table: its states meet in sparse products, whose work grows with their number.
 # This many take minutes of one core.
 LARGEST_TABLE = 3000
-# Other families, and tables in which not all actions are legal, are smoothed in matrices. Work of a
-# hidden path of m steps of D parameters under all rules, in units of m D^3: this much takes about a
-# minute of one core.
+# Other families, and tables with more choice in some states than in others, go through matrices.
+# Work of a hidden path of m steps of D parameters under all rules, in units of m D^3: this much
+# takes about a minute of one core.
 AFFORDABLE = 1.5e8
 # Known paths are regressed on, which is D x D algebra a few dozen times.
 LARGEST_KNOWN = 600
@@ -57,7 +59,7 @@ def path_applies(watched: Watched) -> bool:
     """Whether the whole path can be fitted at once: a convex family of moderate size."""
     policy, known = watched.policy, watched.look.parameters is not None
     d, n_steps = policy.n_parameters, watched.history.n_steps
-    if policy.tabular and getattr(policy, "legal", None) is None:
+    if isinstance(policy, TabularSoftmax) and one_width(policy.legal):
         return d <= LARGEST_TABLE
     affordable = d <= LARGEST_KNOWN if known else n_steps * float(d) ** 3 <= AFFORDABLE
     if not (policy.convex and affordable and policy.worlds):
@@ -72,10 +74,10 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     """Weights, rates, rule and their uncertainty, and what cannot be told under that rule."""
     if not path_applies(watched):
         raise OptionError(
-            f"method 'joint' needs a table of up to {LARGEST_TABLE} parameters in which all is "
-            f"legal, or a policy family that is linear in few ({LARGEST_KNOWN} if they are known; "
-            f"hidden, their cube times the steps may reach {AFFORDABLE:.2g}) and up to "
-            f"{LARGEST_ROWS} observed times: use 'two-step' for others"
+            f"method 'joint' needs a table of up to {LARGEST_TABLE} parameters with as many legal "
+            "actions wherever there is a choice, or a policy family that is linear in few "
+            f"({LARGEST_KNOWN} if they are known; hidden, their cube times the steps may reach "
+            f"{AFFORDABLE:.2g}) and up to {LARGEST_ROWS} observed times: use 'two-step' for others"
         )
     common, policy = watched.common, watched.policy
     moments = common.moments

@@ -258,6 +258,9 @@ def _status(
 def _notes(cohort: Cohort) -> list[str]:
     """What has to be known of single learners' fits."""
     singles, notes = cohort.singles, []
+    if cohort.silent:
+        told = ", ".join(cohort.silent)
+        notes.append(f"no weight can be told from the histories of {told}: they count for nothing")
     unsettled = [s.name for s in singles if s.found.solved is Status.NOT_CONVERGED]
     if unsettled:
         notes.append(f"the fits of {', '.join(unsettled)} stopped before convergence")

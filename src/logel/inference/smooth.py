@@ -127,7 +127,7 @@ def fit_path(
         if warm:
             states, parameters, variances = start.states, start.parameters, start.variances
             trace = list(start.trace)
-    algebra = algebra_of(model)
+    algebra = algebra_of(model, warm=warm)
     before: Any = None
     drift, share = 1.0, 0.5
     for done in range(1, max_rounds + 1):
@@ -147,7 +147,7 @@ def fit_path(
             model, states, parameters, middle, prior, prediction, used, rough=rough
         )
         target = _Objective(model, middle, prior, algebra.misfit(prediction, used.noise), used)
-        states, parameters, value = target.ascend(states, parameters, round_)
+        states, parameters, value = target.ascend(states, parameters, round_, prediction.following)
         trace.append(value.total - 0.5 * round_.log_determinant)
         if done > 1:
             new, drift = _update(model, used, round_, value, states[0], parameters[:q], drift)
@@ -174,9 +174,9 @@ def fit_random_walk(model: Rule, *, start: Start | None = None) -> JointFit:
     return fit_path(RandomWalk(model.world), max_rounds=12, start=start)
 
 
-def algebra_of(model: Rule) -> Algebra[Any]:
+def algebra_of(model: Rule, *, warm: bool = True) -> Algebra[Any]:
     """Matrices for small states, products for others."""
-    return MatrixFree() if in_products(model) else Dense()
+    return MatrixFree(warm=warm) if in_products(model) else Dense()
 
 
 def expected_covariance(fit: JointFit, *, episodes: float = 1.0, more_steps: int = 0) -> Float:
@@ -222,20 +222,22 @@ class _Objective:
         self.model, self.middle, self.prior = model, middle, prior
         self.misfit, self.variances = misfit, variances
 
-    def __call__(self, states: Float, parameters: Float) -> _Value:
-        """The log posterior."""
+    def __call__(self, states: Float, parameters: Float, following: Float | None = None) -> _Value:
+        """The log posterior; what follows the states need not be computed again."""
         likelihood = self.model.log_likelihood(states)
-        error = states[1:] - self.model.following(states[:-1], parameters)
+        if following is None:
+            following = self.model.following(states[:-1], parameters)
+        error = states[1:] - following
         misfit = self.misfit(error)
         prior = float((states[0] ** 2).sum()) / self.variances.start
         prior += float(((parameters - self.middle) ** 2 / self.prior).sum())
         return _Value(likelihood - 0.5 * (misfit + prior), misfit, likelihood)
 
     def ascend(
-        self, states: Float, parameters: Float, round_: Round
+        self, states: Float, parameters: Float, round_: Round, following: Float | None = None
     ) -> tuple[Float, Float, _Value]:
         """Take the round's step, shortened until the log posterior does not fall."""
-        before = self(states, parameters)
+        before = self(states, parameters, following)
         size = 1.0
         for _ in range(6):
             moved = states + size * round_.state_moves

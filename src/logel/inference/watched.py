@@ -180,7 +180,8 @@ class Company:
 
     def gauge(self, *, bootstrap: bool | None) -> Gauge:
         """What none of them can tell."""
-        gauge = common_gauge([m.look.gauge(bootstrap=bootstrap) for m in self.members])
+        looks = [member.look for member in self.members]
+        gauge = common_gauge([look.seen.gauge(look.names, bootstrap=bootstrap) for look in looks])
         check_identified(gauge)
         return gauge
 

@@ -6,8 +6,6 @@ iteration, whose table follows from its policy, does not.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 from scipy.special import logsumexp, softmax
 
@@ -171,8 +169,6 @@ class QLearning(ValueRule):
 
     name = "Q-learning"
     variance_bounds = (1e-3, 1.0)
-    restart: ClassVar[float] = 1 / 50
-    """Chance per step that a run of the learner starts anew, in any state."""
 
     def __init__(self, world: World, rates: Float | None = None) -> None:
         super().__init__(world, rates)
@@ -231,11 +227,8 @@ class QLearning(ValueRule):
         """Share of the temporal difference, visits, temporal differences; each (m, D)."""
         w, values = self.model, self.table(states)
         policy = self.probabilities(states)
-        kernel = np.einsum("msa,sat->mst", policy, w.transitions).transpose(0, 2, 1)
-        uniform = np.full((len(states), w.n_states, 1), self.restart / w.n_states)
-        system = np.eye(w.n_states) - (1 - self.restart) * kernel
-        occupancy = np.linalg.solve(system, uniform)[..., 0]
-        visits = np.exp(parameters[w.n_features]) * occupancy[..., None] * policy
+        occupancy = w.occupancy(policy)[..., None]
+        visits = np.exp(parameters[w.n_features]) * occupancy * policy
         target = w.features @ parameters[: w.n_features] + parameters[w.n_features + 1]
         target = target + w.gamma * w.expect(values.max(axis=-1))
         visits = self.legal(visits)

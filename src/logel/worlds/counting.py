@@ -70,7 +70,7 @@ def pool_world(
         _scatter(arrived, following, stage.features[rows])
         initial += np.bincount(stage.observations[stage.starts], minlength=s)
         sums.append(_episode_sums(stage, pair, gamma, s, a))
-        longest = max(longest, int(stage.lengths.max()))
+        longest = max(longest, _most_choices(stage, policy))
     if paid is None or arrived is None:
         raise HistoryError("a world cannot be pooled from no stage at all")
     visits = np.stack(counts).sum(axis=0)
@@ -83,7 +83,16 @@ def pool_world(
         horizon=min(longest, _effective_horizon(gamma)),
         counts=np.stack(counts),
         episode_sums=tuple(sums),
+        untried=None if known is None else known.known & (visits == 0),
     )
+
+
+def _most_choices(stage: Stage, policy: TabularSoftmax) -> int:
+    """Times of the longest episode at which more than one action was legal."""
+    legal = policy.legal_actions(stage.observations)
+    if legal is None:
+        return int(stage.lengths.max())
+    return int(np.add.reduceat(legal.sum(axis=1) > 1, stage.starts, dtype=np.int64).max())
 
 
 def _effective_horizon(gamma: float) -> int:

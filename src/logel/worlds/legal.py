@@ -2,8 +2,9 @@
 
 The legal actions of every state are put side by side, the last one in the last slot, so that
 logits relative to the last slot are free or forbidden and the table's own algebra holds. What is
-asked of a policy or of values is asked of legal ones alone: states with one legal action have no
-parameter, and enter as part of the way.
+asked of a policy or of values is asked of legal ones alone. States with one legal action are part
+of the way from one choice to the next: what they pay is paid, and time passes, but nobody learns
+there, so that a maze with its dead ends is the maze in which they were folded away by hand.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from logel.policies.softmax import TabularSoftmax
 from logel.types import FORBIDDEN, Flags, Float
 from logel.worlds.base import Landscape, Observation, World
 from logel.worlds.counting import KnownRows, pool_world
-from logel.worlds.table import Evaluation, TabularWorld
+from logel.worlds.table import RESTART, Evaluation, TabularWorld
 
 Index = npt.NDArray[np.int64]
 
@@ -54,7 +55,13 @@ class Slots:
                 sums[:, state, self.actions] * self.legal[..., None] for sums in world.episode_sums
             ),
             barred=np.where(free, 0.0, FORBIDDEN),
+            untried=None if world.untried is None else world.untried[state, self.actions],
         )
+
+    def choices(self) -> tuple[Index, Slots]:
+        """States with more than one legal action, and the slots of these."""
+        kept = np.flatnonzero(self.legal.sum(axis=1) > 1)
+        return kept, Slots(self.actions[kept], self.legal[kept])
 
     def relative(self, rows: Float) -> Float:
         """Rows (S, A, d) for all actions as slots relative to the last, (S (A' - 1), d)."""
@@ -105,7 +112,8 @@ class LegalWorld(World):
         self, group: int, pool: Callable[[], LegalWorld], policies: Float
     ) -> LegalWorld:
         """Pooled from the other episodes."""
-        return pool().with_actions_of(self)
+        rest = pool()
+        return replace(rest, table=self.table.leaving_out(group, lambda: rest.table, policies))
 
     def placed(self, parameters: Float) -> Float:
         """Parameters (..., d) among all logits relative to the last slot, zero where forbidden."""
@@ -157,12 +165,58 @@ def legal_world(
     *,
     gamma: float,
     known: KnownRows | None = None,
-) -> LegalWorld:
+) -> LegalWorld | TabularWorld:
     """Pool the stages of a tabular policy that knows what is legal."""
     assert policy.legal is not None
     slots = Slots.of(policy.legal)
-    table = slots.table(pool_world(stages, policy, gamma=gamma, known=known))
+    whole = slots.table(pool_world(stages, policy, gamma=gamma, known=known))
+    kept, slots = slots.choices()
+    table = between_choices(whole, kept)
+    if slots.legal.all():
+        return replace(table, barred=None)
     return LegalWorld(table, np.flatnonzero(slots.legal[:, :-1]), np.flatnonzero(slots.legal))
+
+
+def one_width(legal: Flags | None) -> bool:
+    """Whether there are as many legal actions (S, A) in every state that leaves a choice."""
+    if legal is None:
+        return True
+    widths = legal.sum(axis=1)
+    return len(set(widths[widths > 1].tolist())) <= 1
+
+
+def between_choices(world: TabularWorld, kept: Index) -> TabularWorld:
+    """A world in slots as seen from the states where there is a choice; others are passed through.
+
+    Values pass through them at once, discounted by the time that takes, which transitions are
+    multiplied with: they may be those of an end.
+    """
+    forced = np.setdiff1d(np.arange(world.n_states), kept)
+    leads, paid = world.transitions[forced, -1], world.features[forced, -1]
+
+    def passing(discount: float) -> tuple[Float, Float]:
+        """From forced states to choices (F, K), and what is paid on the way (F, q)."""
+        onward = np.eye(len(forced)) - discount * leads[:, forced]
+        found = np.linalg.solve(onward, np.concatenate([discount * leads[:, kept], paid], axis=1))
+        return found[:, : len(kept)], found[:, len(kept) :]
+
+    def moves(discount: float) -> Float:
+        direct = world.transitions[kept]
+        return np.asarray(direct[..., kept] + direct[..., forced] @ passing(discount)[0])
+
+    through, received = passing(world.gamma)
+    entered = world.transitions[kept][..., forced]
+    return replace(
+        world,
+        transitions=moves(world.gamma),
+        moves=moves(1 - RESTART),
+        features=world.features[kept] + world.gamma * entered @ received,
+        initial=world.initial[kept] + world.initial[forced] @ through,
+        counts=world.counts[:, kept],
+        episode_sums=tuple(sums[:, kept] for sums in world.episode_sums),
+        barred=None if world.barred is None else world.barred[kept],
+        untried=None if world.untried is None else world.untried[kept],
+    )
 
 
 def restricted(seen: Observation, places: Index) -> Observation:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_softmax, softmax
 
-from logel.types import Float
+from logel.types import Flags, Float
 from logel.worlds.base import Landscape, Observation, World
 from logel.worlds.curving import Curving
 from logel.worlds.expectation import Expectation
@@ -26,6 +26,8 @@ _AT_ONCE = 2**24
 # Of the noise of a sampled policy gradient: share of the analytic shape, the empirical one being
 # rank-deficient on its own; and stages on either side whose episodes shape the latter.
 _ANALYTIC, _WINDOW = 0.6, 2
+# Chance per time that a learner's run starts anew, in any state.
+RESTART = 1 / 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +45,11 @@ class TabularWorld(World):
     episode_sums: tuple[Float, ...]
     # Added to logits relative to the last action, shape (S, A - 1): FORBIDDEN where not legal.
     barred: Float | None = None
+    # The same as transitions, but less by `RESTART` than by time where states without a choice are
+    # passed on the way, shape (S, A, S); None: nothing is passed.
+    moves: Float | None = None
+    # Pairs known to lead somewhere that nobody was seen to take, shape (S, A); None: not known.
+    untried: Flags | None = None
 
     offers: ClassVar[tuple[str, ...]] = (
         "gradient",
@@ -135,8 +142,16 @@ class TabularWorld(World):
     def leaving_out(
         self, group: int, pool: Callable[[], TabularWorld], policies: Float
     ) -> TabularWorld:
-        """Pooled from the other episodes."""
-        return pool().with_actions_of(self)
+        """Pooled from the other episodes.
+
+        What a pair pays is not forgotten with the only group that took it, if it is known where
+        that leads: else the weight of a rare reward would seem unknown for want of a visit.
+        """
+        rest = pool()
+        if rest.untried is not None:
+            kept = np.where(rest.untried[:, :, None], self.features, rest.features)
+            rest = replace(rest, features=kept)
+        return rest.with_actions_of(self)
 
     def logits(self, parameters: Float) -> Float:
         """Action logits (..., S, A) of parameters (..., d): the last action's is zero."""
@@ -256,6 +271,14 @@ class TabularWorld(World):
             moved=(policy * advantage)[:, :, :-1],
             design=(feature_value[:, :, :-1] - feature_value[:, :, -1:]).reshape(m, d, -1),
         )
+
+    def occupancy(self, policy: Float) -> Float:
+        """Share of a long run's visits to every state, (m, S), for policies (m, S, A)."""
+        moves = self.transitions if self.moves is None else self.moves
+        kernel = np.einsum("msa,sat->mst", policy, moves).transpose(0, 2, 1)
+        uniform = np.full((len(policy), self.n_states, 1), RESTART / self.n_states)
+        system = np.eye(self.n_states) - (1 - RESTART) * kernel
+        return np.linalg.solve(system, uniform)[..., 0]
 
     def flow(self, parameters: Float) -> Flow:
         """Visits and Jacobians of every policy, a few stages at a time to bound the memory."""
