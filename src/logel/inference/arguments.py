@@ -8,7 +8,7 @@ from typing import Any
 
 from logel.data.history import LearningHistory
 from logel.data.stage import Episode, Stage
-from logel.errors import OptionError, check_gamma
+from logel.errors import OptionError, check_gamma, one_line
 from logel.inference.cohort import named_histories
 from logel.policies.base import Policy
 from logel.policies.choose import choose_common_policy, tells_family
@@ -53,6 +53,9 @@ def common_gamma(histories: Mapping[str, LearningHistory], gamma: float | None) 
                 "(--gamma)"
             )
     if discount is None:
+        told = histories[first].metadata.get("gamma")
+        if told is not None:
+            raise OptionError(f"gamma must be in [0, 1), but is {one_line(told)} in {first}")
         raise OptionError("the history does not say the discount factor: pass gamma (--gamma)")
     return discount
 
