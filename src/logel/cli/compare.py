@@ -174,9 +174,13 @@ def _names(given: Sequence[str] | None, paths: Sequence[Sequence[Path]]) -> tupl
         if len(given) != 2 or given[0] == given[1]:
             raise OptionError(f"two groups need two different names, not {', '.join(given)}")
         return given[0], given[1]
-    found = []
-    for i, one in enumerate(paths):
-        above = {path.resolve().parent.name for path in one}
-        only = one[0].stem if len(one) == 1 else (above.pop() if len(above) == 1 else "")
-        found.append(only or f"group {i + 1}")
-    return ("group 1", "group 2") if found[0] == found[1] else (found[0], found[1])
+    first, second = (_name(one) or f"group {i + 1}" for i, one in enumerate(paths))
+    return ("group 1", "group 2") if first == second else (first, second)
+
+
+def _name(paths: Sequence[Path]) -> str:
+    """What a group's files tell; empty, if nothing."""
+    if len(paths) == 1:
+        return paths[0].stem
+    above = {path.resolve().parent.name for path in paths}
+    return above.pop() if len(above) == 1 else ""
