@@ -148,16 +148,7 @@ def infer_each(
                 f"{', '.join(first)}: learners must be described by the same features"
             )
     company = Company(tuple(members.values()), pool_world)
-    fitted: dict[str, tuple[Found, Gauge, Asked]] = {}
-    silent: dict[str, IdentificationError] = {}
-    for i, (name, member) in enumerate(members.items()):
-        try:
-            fitted[name] = _naming(name, fit, replace(member, company=company))
-        except IdentificationError as error:
-            silent[name] = error
-        report("learners", i + 1, len(members))
-    if not fitted:
-        raise next(iter(silent.values()))
+    fitted, silent = _fitted(members, fit, company, report)
     gauge = common_gauge([gauge for _, gauge, _ in fitted.values()])
     if gauge.n == len(first):
         raise IdentificationError(
@@ -169,7 +160,24 @@ def infer_each(
         for name, one in fitted.items()
     ]
     seed = next(iter(members.values())).seed
-    return Cohort(tuple(singles), gauge, basis, pool_world, seed, silent=tuple(silent))
+    return Cohort(tuple(singles), gauge, basis, pool_world, seed, silent=silent)
+
+
+def _fitted(
+    members: Mapping[str, Watched], fit: Fit, company: Company, report: Progress
+) -> tuple[dict[str, tuple[Found, Gauge, Asked]], tuple[str, ...]]:
+    """Fits by name, and the names of learners who show nothing; an error if nobody does."""
+    fitted: dict[str, tuple[Found, Gauge, Asked]] = {}
+    silent: dict[str, IdentificationError] = {}
+    for i, (name, member) in enumerate(members.items()):
+        try:
+            fitted[name] = _naming(name, fit, replace(member, company=company))
+        except IdentificationError as error:
+            silent[name] = error
+        report("learners", i + 1, len(members))
+    if not fitted:
+        raise next(iter(silent.values()))
+    return fitted, tuple(silent)
 
 
 def _naming(name: str, function: Callable[..., _Result], *arguments: Any) -> _Result:
