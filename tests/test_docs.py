@@ -9,10 +9,12 @@ The blocks of a page run in order, in one namespace and one empty folder:
   where that is not installed.
 """
 
+import itertools
 import os
 import pkgutil
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -168,6 +170,25 @@ def test_a_block_needs_a_reason_not_to_run(tmp_path: Path) -> None:
         list(blocks_of(page))
 
 
+def check_looks(pages: list[Path], folder: Path) -> None:
+    """No text is cut off or lies on other text, where there is a browser to tell."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None or find_spec("playwright") is None:
+        return
+    from playwright.sync_api import sync_playwright
+
+    sys.path.insert(0, str(ROOT / "tests" / "report"))
+    from looks import WAYS, seen
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for page, way in itertools.product(pages, WAYS):
+            picture = folder / f"{page.stem}-{way}.png"
+            assert seen(browser, page.as_uri(), way, picture) == [], (page.stem, way)
+            assert picture.stat().st_size > 10_000
+        browser.close()
+
+
 @pytest.mark.slow
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
@@ -180,5 +201,6 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
         # Nothing is fetched from elsewhere when a page is read.
         fetched = r"""<(?:script|link|img|iframe)[^>]*(?:src|href)="https?://"""
         assert not re.search(fetched, page.read_text()), page
+    check_looks([tmp_path / "index.html", tmp_path / "howto" / "first-minutes.html"], tmp_path)
     commands = (tmp_path / "reference" / "command-line.html").read_text()
     assert "logel record gridworld" in commands and "--learner" in commands

@@ -26,11 +26,15 @@ FAULTS = """() => {
     e => words(e) && visible(e) && !e.closest("#tip, script, style, nav, header.md-header")
       && !e.closest("[hidden]"));
   const faults = [];
-  const boxes = texts.map(e => {
-    const range = document.createRange();
-    range.selectNodeContents(e);
-    return {e, r: e.closest("svg") ? e.getBoundingClientRect() : range.getBoundingClientRect(),
-      t: e.textContent.trim().slice(0, 40)};
+  // Line by line: what is wrapped leaves room for others.
+  const boxes = texts.flatMap(e => {
+    const t = e.textContent.trim().slice(0, 40);
+    if (e.closest("svg")) return [{e, t, r: e.getBoundingClientRect()}];
+    return [...e.childNodes].filter(n => n.nodeType === 3).flatMap(n => {
+      const range = document.createRange();
+      range.selectNodeContents(n);
+      return [...range.getClientRects()].map(r => ({e, t, r}));
+    });
   }).filter(b => b.r.width > 1 && b.r.height > 1);
   for (const {e, r, t} of boxes) {
     for (let up = e.parentElement; up && up !== document.body; up = up.parentElement) {
@@ -44,7 +48,7 @@ FAULTS = """() => {
   }
   for (let i = 0; i < boxes.length; i++) for (let j = i + 1; j < boxes.length; j++) {
     const a = boxes[i], b = boxes[j];
-    if (a.e.contains(b.e) || b.e.contains(a.e)) continue;
+    if (a.e === b.e) continue;
     const scrolls = x => x.e.closest(".scroll, .player, pre");
     if (scrolls(a) !== scrolls(b)) continue;
     const width = Math.min(a.r.right, b.r.right) - Math.max(a.r.left, b.r.left);

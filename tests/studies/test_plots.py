@@ -1,6 +1,8 @@
 import re
 from pathlib import Path
 
+import numpy as np
+
 from logel.studies import plots
 
 
@@ -23,3 +25,10 @@ def test_equal_figures_give_equal_bytes_whatever_the_last_digits_of_the_layout(
     used = set(re.findall(rb'url\(#([^)]*)\)|href="#([^"]*)"', saved[0]))
     assert len(used) >= 3  # two rectangles to clip by, and a marker
     assert all((clip or mark) in names for clip, mark in used)
+
+
+def test_cases_are_named_in_words() -> None:
+    assert plots.in_words("known", False) == "parameters hidden"
+    assert plots.in_words("steps", 10) == "10 steps"
+    assert plots.in_words("walk", "steady") == "steady"
+    assert plots.in_words("shared_rate", np.bool_(False)) == "not shared rate"

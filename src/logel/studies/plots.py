@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -190,18 +191,45 @@ def runs_legend(figure: Figure, axes: Axes, table: pd.DataFrame, note: str = _BA
 _BOUNDS = {"error": "bound", "value": "attainable"}
 
 
+# Where shares should be: 95% intervals cover, and call one weight of twenty of nothing paid.
+WANTED = {"coverage": 0.95, "significant": 0.05}
+
+
+# Shares go no further.
+_BETWEEN = dict.fromkeys(WANTED, (0.0, 1.0))
+
+
+def in_words(case: str, value: object) -> str:
+    """A value of a case as a reader says it: `10 steps`, `parameters hidden`."""
+    if case == "known":
+        return f"parameters {'known' if value else 'hidden'}"
+    if case in ("steps", "episodes", "learners", "roads"):
+        return f"{value} {case}"
+    if isinstance(value, bool | np.bool_):
+        return case.replace("_", " ") if value else f"not {case.replace('_', ' ')}"
+    return str(value)
+
+
 def case_bars(table: pd.DataFrame, *, cases: Sequence[str], measures: Mapping[str, str]) -> Figure:
     """Bars per case and observer, one panel per measure, with 98% intervals."""
     figure = new_figure(11, 3.6)
     panels = figure.subplots(1, len(measures), squeeze=False)[0]
-    labels = table[list(cases)].astype(str).agg(", ".join, axis=1)
+    words = table[list(cases)].apply(lambda column: column.map(partial(in_words, column.name)))
+    labels = words.agg(", ".join, axis=1)
     groups = {name: table[labels == name] for name in dict.fromkeys(labels)}
     for axes, (measure, title) in zip(panels, measures.items(), strict=True):
         _case_panel(axes, list(groups.values()), measure)
         axes.set_xticks(np.arange(len(groups)), list(groups), rotation=30, ha="right")
         tidy(axes, title=title)
+        _wanted_line(axes, measure)
     runs_legend(figure, panels[0], table, "mean and 98% interval")
     return figure
+
+
+def _wanted_line(axes: Axes, measure: str) -> None:
+    if measure in WANTED:
+        rule(axes, WANTED[measure], dotted=True)
+        axes.set_ylim(bottom=0)
 
 
 def _case_panel(axes: Axes, groups: Sequence[pd.DataFrame], measure: str) -> None:
@@ -210,6 +238,7 @@ def _case_panel(axes: Axes, groups: Sequence[pd.DataFrame], measure: str) -> Non
     for k, name in enumerate(observers):
         found = [rows.loc[rows.observer == name, measure].dropna() for rows in groups]
         middle, *ends = np.array(list(map(mean_interval, found))).T
+        ends = np.clip(ends, *_BETWEEN.get(measure, (None, None)))
         if np.isfinite(middle).any():
             label, color = LABELS[name], COLOURS[name]
             bars(axes, k, len(observers), middle, np.array(ends), label=label, color=color)
