@@ -9,11 +9,11 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: help demo test lint format docs bench bench-accuracy package clean
+.PHONY: help demo test lint format docs bench bench-accuracy audit matrix package clean
 .DEFAULT_GOAL := demo
 
 help:
-	@echo "make demo | test | lint | format | docs | bench | bench-accuracy (hours) | package | clean"
+	@echo "make demo | test | lint | format | docs | bench | bench-accuracy (hours) | audit | matrix | package | clean"
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -59,11 +59,30 @@ bench-accuracy: $(STAMP)
 	$(BIN)/logel reproduce accuracy-jacobians --runs 20 --out runs
 	$(BIN)/logel reproduce accuracy-coverage --runs 500 --out runs
 
+# Known vulnerabilities in the locked versions (needs the network; a package that cannot be checked is
+# a failure), and the licences of everything installed.
+audit: $(STAMP)
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/python -m benchmarks.licences
+	$(VENV)-audit/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
+
+# The tests that need no simulator, with the newest versions of everything, or the oldest supported:
+# make matrix PYTHON=python3.13, make matrix OLDEST=1
+MATRIX := $(VENV)-$(notdir $(PYTHON))$(if $(OLDEST),-oldest)
+matrix:
+	$(PYTHON) -m venv $(MATRIX)
+	$(MATRIX)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[minari,tables,report]" \
+		$(if $(OLDEST),-r constraints-oldest.txt,stable-baselines3 sb3-contrib) \
+		pytest pytest-xdist hypothesis psutil radon
+	$(MATRIX)/bin/python -m pytest -q tests/data tests/rules tests/policies tests/worlds \
+		tests/inference/test_infer.py tests/learners/test_sb3_recorder.py tests/learners/test_checkpoints.py
+
 # Wheel and source distribution, in dist/.
 package: $(STAMP)
 	$(BIN)/python -m build --no-isolation
 
 # Everything that can be made again; results of studies (runs/) are kept.
 clean:
-	rm -rf $(VENV) demo.png dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* demo.png dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

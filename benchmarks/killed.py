@@ -15,13 +15,14 @@ What the killed left lying about must be gone once the work was done again.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
@@ -118,17 +119,46 @@ def start(work: Callable[[Path], None], folder: Path) -> multiprocessing.process
     return process
 
 
-def length(work: Callable[[Path], None], folder: Path) -> float:
-    """Seconds that the work takes when nobody kills it."""
+def prepared(work: Callable[[Path], None], folder: Path) -> Path:
+    """A folder in which the work can be done."""
     folder.mkdir()
     if work is import_table:
         prepare_table(folder)
-    begun = time.monotonic()
+    return folder
+
+
+def finish(work: Callable[[Path], None], folder: Path) -> None:
+    """Do the work, and let nobody kill it."""
     process = start(work, folder)
     process.join()
     if process.exitcode != 0:
         raise RuntimeError(f"{work.__name__} fails by itself")
-    return time.monotonic() - begun
+
+
+def progress(folder: Path) -> int:
+    """Files that the work has written so far, finished or not, wherever it writes them."""
+    found = [*folder.glob("h/*"), *folder.glob(".h.*.tmp/*"), *folder.glob("tasks/*.json")]
+    return len(found)
+
+
+def wait_until(
+    process: multiprocessing.process.BaseProcess, folder: Path, written: int, delay: float
+) -> bool:
+    """Whether so many files were written, and some time went by, before the work was done."""
+    while process.is_alive() and progress(folder) < written:
+        time.sleep(0.001)
+    process.join(delay)
+    return process.is_alive()
+
+
+def kill_at(work: Callable[[Path], None], folder: Path, rng: np.random.Generator) -> bool:
+    """Whether the work was killed, at some moment, before it was done."""
+    process = start(work, folder)
+    moment = int(rng.integers(STAGES + 2)), float(rng.uniform(0, 0.03))
+    alive = wait_until(process, folder, *moment)
+    process.kill()
+    process.join()
+    return alive
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -142,27 +172,16 @@ def left_over(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob(".*.tmp")]
 
 
-def kill_after(work: Callable[[Path], None], folder: Path, seconds: float) -> bool:
-    """Whether the work was killed before it was done."""
-    process = start(work, folder)
-    process.join(seconds)
-    alive = process.is_alive()
-    process.kill()
-    process.join()
-    return alive
-
-
-def killed_recorders(root: Path, moments: Iterator[float], kills: int) -> dict[str, int]:
+def killed_recorders(root: Path, rng: np.random.Generator, kills: int) -> dict[str, int]:
     """Histories of killed trainings are beginnings of the whole one."""
-    whole = length(record_training, root / "whole")
+    finish(record_training, prepared(record_training, root / "whole"))
     reference = files(root / "whole" / "h")
     told = {"killed": 0, "empty": 0, "stages": 0, "wrong": 0}
-    n = -1
-    while told["killed"] < kills:
-        n += 1
-        folder = root / str(n)
-        folder.mkdir()
-        told["killed"] += kill_after(record_training, folder, whole * next(moments))
+    for n in itertools.count():
+        if told["killed"] >= kills:
+            return told
+        folder = prepared(record_training, root / str(n))
+        told["killed"] += kill_at(record_training, folder, rng)
         try:
             history = LearningHistory.load(folder / "h")
         except FormatError:
@@ -178,46 +197,45 @@ def killed_recorders(root: Path, moments: Iterator[float], kills: int) -> dict[s
 
 
 def killed_commands(
-    work: Callable[[Path], None], root: Path, moments: Iterator[float], kills: int
+    work: Callable[[Path], None], root: Path, rng: np.random.Generator, kills: int
 ) -> dict[str, int]:
     """All of a folder or nothing; the same command then does it, and clears up."""
-    whole = length(work, root / "whole")
+    finish(work, prepared(work, root / "whole"))
     reference = files(root / "whole" / "h")
-    told = {"killed": 0, "empty": 0, "whole": 0, "wrong": 0}
-    n = -1
-    while told["killed"] < kills:
-        n += 1
-        folder = root / str(n)
-        folder.mkdir()
-        if work is import_table:
-            prepare_table(folder)
-        told["killed"] += kill_after(work, folder, whole * next(moments))
+    told = {"killed": 0, "empty": 0, "whole": 0, "again": 0, "wrong": 0}
+    for n in itertools.count():
+        if told["killed"] >= kills:
+            return told
+        folder = prepared(work, root / str(n))
+        told["killed"] += kill_at(work, folder, rng)
         found = files(folder / "h")
-        told["empty" if not found else "whole"] += 1
+        told["whole" if found else "empty"] += 1
         told["wrong"] += found not in ({}, reference)
-        if n % 10 == 0 and not found:
-            kill_after(work, folder, 60.0)
+        if n % 5 == 0 and not found:
+            finish(work, folder)
+            told["again"] += 1
             told["wrong"] += files(folder / "h") != reference or bool(left_over(folder))
     return told
 
 
-def killed_studies(root: Path, moments: Iterator[float], kills: int) -> dict[str, int]:
+def killed_studies(root: Path, rng: np.random.Generator, kills: int) -> dict[str, int]:
     """Studies killed again and again, driver or worker, end with the same bytes."""
-    whole = length(study, root / "whole")
+    finish(study, prepared(study, root / "whole"))
     reference = files(root / "whole")
     told = {"killed": 0, "drivers": 0, "workers": 0, "studies": 0, "wrong": 0}
     while told["killed"] < kills:
-        folder = root / str(told["studies"])
+        folder = prepared(study, root / str(told["studies"]))
         while not (folder / "table.csv").exists():
-            folder.mkdir(exist_ok=True)
             process = start(study, folder)
-            process.join(whole * next(moments))
+            # A few tasks further than the last time.
+            moment = progress(folder) + int(rng.integers(4)), float(rng.uniform(0, 0.03))
             assert process.pid is not None
-            if process.is_alive() and told["killed"] < kills:
+            if wait_until(process, folder, *moment) and told["killed"] < kills:
                 victim = _a_worker(process.pid) if told["killed"] % 2 else None
                 told["workers" if victim else "drivers"] += 1
                 told["killed"] += 1
-                os.kill(victim or process.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(victim or process.pid, signal.SIGKILL)
             process.join(120)
             told["wrong"] += process.is_alive()
             process.kill()
@@ -243,12 +261,11 @@ def run(kills: int, seed: int, only: Sequence[str] = ()) -> dict[str, dict[str, 
     SERVER.set_forkserver_preload(PRELOADED)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     rng = np.random.default_rng(seed)
-    moments = iter(lambda: float(rng.uniform(0.02, 1.05)), None)
     kinds: dict[str, Callable[[Path], dict[str, int]]] = {
-        "recorder": lambda root: killed_recorders(root, moments, kills),
-        "record": lambda root: killed_commands(record_gridworld, root, moments, kills),
-        "import": lambda root: killed_commands(import_table, root, moments, kills),
-        "study": lambda root: killed_studies(root, moments, kills),
+        "recorder": lambda root: killed_recorders(root, rng, kills),
+        "record": lambda root: killed_commands(record_gridworld, root, rng, kills),
+        "import": lambda root: killed_commands(import_table, root, rng, kills),
+        "study": lambda root: killed_studies(root, rng, kills),
     }
     told = {}
     for name, kind in kinds.items():

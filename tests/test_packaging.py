@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from benchmarks.licences import name_of, verdicts
 
 import logel
 
@@ -121,3 +124,24 @@ def test_the_version_is_told_once() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == logel.__version__
+
+
+def test_every_dependency_is_locked_and_the_oldest_are_those_that_are_declared() -> None:
+    """`constraints.txt` is what was tested; `constraints-oldest.txt` what pyproject.toml allows."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed, extras = project["dependencies"], project["optional-dependencies"]
+    every = [*needed, *(entry for entries in extras.values() for entry in entries)]
+    locked = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M))
+    names = {name.lower().replace("_", "-") for name in locked}
+    wanted = {name_of(entry) for entry in every if name_of(entry) != "logel"}
+    assert wanted - names == set()
+    oldest = (ROOT / "constraints-oldest.txt").read_text()
+    for name, version in re.findall(r"^([\w.-]+)==(\S+)$", oldest, re.M):
+        declared = re.findall(rf"^{name}[>=]=([\d.]+)", "\n".join(every), re.M)
+        lower = {re.sub(r"(\.0)+$", "", found) for found in declared}
+        assert not lower or re.sub(r"(\.0)+$", "", version) in lower, name
+
+
+def test_licences_are_permissive_or_known() -> None:
+    odd = {name: said for name, (said, fine) in verdicts().items() if not fine}
+    assert odd == {}

@@ -216,3 +216,14 @@ def test_late_stages_cost_as_much_as_early_ones() -> None:
         observer.update(history[t % 4])
         times.append(time.process_time() - start)
     assert np.median(times[-30:]) < 2 * np.median(times[5:35])
+
+
+def test_with_growth_it_answers_anew_when_a_share_was_added() -> None:
+    history = watched(n_steps=9)
+    every, seldom = (streamed(history, POLICY, growth=growth) for growth in (0.0, 0.5))
+    new = [t for t in range(1, len(history)) if seldom[t] is not seldom[t - 1]]
+    assert 1 < len(new) < len(history) - 2
+    for t in new:
+        np.testing.assert_array_equal(every[t].weights, seldom[t].weights)
+    with pytest.raises(OptionError, match="growth must not be negative"):
+        Observer(POLICY, gamma=0.9, growth=-1.0)

@@ -6,6 +6,7 @@ Recorders, writers and studies are killed in the tests of their own.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +18,11 @@ from logel.studies.run.runner import run_tasks
 from logel.threads import limited_threads
 
 
-@pytest.fixture
-def moments() -> object:
-    rng = np.random.default_rng(0)
-    killed.SERVER.set_forkserver_preload(killed.PRELOADED)
-    return iter(lambda: float(rng.uniform(0.1, 0.9)), None)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("work", [killed.record_gridworld, killed.import_table])
-def test_killed_commands_leave_all_or_nothing(
-    work: object, tmp_path: Path, moments: object
-) -> None:
-    told = killed.killed_commands(work, tmp_path, moments, 3)  # type: ignore[arg-type]
+def test_killed_commands_leave_all_or_nothing(work: Callable[[Path], None], tmp_path: Path) -> None:
+    killed.SERVER.set_forkserver_preload(killed.PRELOADED)
+    told = killed.killed_commands(work, tmp_path, np.random.default_rng(0), 3)
     assert told["wrong"] == 0
     assert told["killed"] == 3
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

@@ -47,6 +47,9 @@ class Observer:
         use_parameters: Use the stages' parameters if they have them, instead of cloning.
         intervals: Whether to compute intervals and clones' held-out fit.
         seed: As in `infer_reward`.
+        growth: Answer anew when the number of stages has grown by this share, and in between as
+            before. 0 answers anew at every stage, which takes ever longer: the small factors of all
+            steps are solved again.
     """
 
     def __init__(
@@ -60,8 +63,14 @@ class Observer:
         use_parameters: bool = True,
         intervals: bool = True,
         seed: int = 0,
+        growth: float = 0.0,
     ) -> None:
         check_gamma(gamma)
+        if not growth >= 0:
+            raise OptionError(f"growth must not be negative, but is {growth}")
+        self.growth = growth
+        self._last: RewardEstimate | None = None
+        self._answered = 0
         self.policy, self.gamma, self.features, self.seed = policy, gamma, features, seed
         self.name, chosen = _method(method)
         self.method = chosen if intervals else chosen.without_intervals(policy)
@@ -99,8 +108,9 @@ class Observer:
                 first stage, or none.
 
         Returns:
-            The estimate from all stages so far; None while there is nothing to infer from: at the
-            first stage, and as long as the policy has not moved or no feature varies.
+            The estimate from all stages so far (or, with `growth`, the latest); None while there is
+            nothing to infer from: at the first stage, and as long as the policy has not moved or no
+            feature varies.
         """
         t = self._n_stages
         if not isinstance(stage, Stage):
@@ -124,8 +134,10 @@ class Observer:
             self._names = feature_names(history, self.features, stage.features.shape[1])
         self._seen.add(stage)
         self._steps, self._n_stages = steps, t + 1
-        with in_words(self._extremes.furthest):
-            return self._estimate(steps)
+        if self._last is None or self._n_stages >= (1 + self.growth) * self._answered:
+            with in_words(self._extremes.furthest):
+                self._last, self._answered = self._estimate(steps), self._n_stages
+        return self._last
 
     def _begin(self, stage: Stage, learning_rate: float | None) -> ParameterSteps:
         if learning_rate is not None:
