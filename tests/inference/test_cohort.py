@@ -360,5 +360,5 @@ def test_who_shows_nothing_costs_nothing() -> None:
     np.testing.assert_array_equal(both.draws, alone.draws)
     told = "no weight can be told from the histories of b: they count for nothing"
     assert told in both.notes
-    with pytest.raises(IdentificationError, match="b: no direction"):
+    with pytest.raises(IdentificationError, match="b: every stage shows the same"):
         infer_reward({"b": silent}, policy, **options)

@@ -78,8 +78,8 @@ def test_inference_data_has_named_dimensions() -> None:
 
 def test_missing_packages_name_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "arviz", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'logel\[arviz\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '.*\[arviz\]'"):
         example().to_inference_data()
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'logel\[report\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '.*\[report\]'"):
         example().to_frame()

@@ -265,7 +265,7 @@ def test_what_is_unusual_is_not_known() -> None:
 
     assert settings(policy=OwnPolicy).pi is None
     lake = settings(DummyVecEnv([lambda: gymnasium.make("FrozenLake-v1")]))
-    assert lake.pi is None and lake.vf is None and lake.n_envs == 1
+    assert lake.pi == lake.vf == (64, 64) and lake.n_envs == 1
     assert settings(policy_kwargs={"activation_fn": torch.nn.Mish}).activation is None
     steep = settings(policy_kwargs={"activation_fn": lambda: torch.nn.LeakyReLU(0.5)})
     assert steep.activation is None and steep.pi == (64, 64)

@@ -19,7 +19,7 @@ from command_line import logel
 from logel import Episode, HistoryRecorder, LearningHistory, LinearSoftmax, infer_reward
 from logel.cli.main import main
 from logel.envs.mujoco import FEATURES
-from logel.errors import OptionError
+from logel.errors import OptionError, TooLargeError
 from logel.inference.estimate import RewardEstimate
 from logel.learners.ppo import PPOSettings, train_ppo
 from logel.learners.train import train_on_estimate
@@ -199,9 +199,11 @@ def test_a_stopped_training_keeps_only_the_scalars(recorded: Path, tmp_path: Pat
 
 def test_widths_that_no_memory_holds_are_not_believed(recorded: Path) -> None:
     history = LearningHistory.load(recorded / "history")
-    for hidden in ([99_999, 99_999], [1] * 10**4):
-        claimed = replace(history, metadata={"policy": {"hidden": hidden}})
-        assert choose_policy(claimed, "mlp") == MLPGaussian(11, 3)
+    deep = replace(history, metadata={"policy": {"hidden": [1] * 10**4}})
+    assert choose_policy(deep, "mlp") == MLPGaussian(11, 3)
+    wide = replace(history, metadata={"policy": {"hidden": [99_999, 99_999]}})
+    with pytest.raises(TooLargeError, match="99999 to 99999"):
+        choose_policy(wide, "mlp")
 
 
 def test_a_network_of_the_same_size_that_is_another_is_refused(recorded: Path) -> None:

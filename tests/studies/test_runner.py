@@ -276,7 +276,7 @@ def test_bad_arguments_say_what_to_do(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(OptionError, match="needs backend='ray'"):
         run_tasks(SMALL, noisy, out=tmp_path, address="10.0.0.1:6379")
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r"logel\[ray\]"):
+    with pytest.raises(MissingExtraError, match=r"\[ray\]"):
         run_tasks(SMALL, noisy, out=tmp_path, backend="ray")
 
 

@@ -21,9 +21,9 @@ import safetensors.numpy
 
 from logel.baselines.networks import Network
 from logel.data.folder import package_versions
-from logel.data.limits import MALFORMED, ask_memory, parse_json, parsing
+from logel.data.limits import MALFORMED, ask_memory, parse_json, parsing, shown
 from logel.data.store import write_atomically
-from logel.errors import FormatError, one_line
+from logel.errors import FormatError, OptionError, one_line
 from logel.types import Array, Float
 
 FORMAT = "logel-reward"
@@ -114,7 +114,10 @@ def _read(file: Path, kind: str) -> RewardFile:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         description = parse_json(text.encode(), file)
         _check_header(file, description, kind)
-        return _parse(description, tensors)
+        try:
+            return _parse(description, tensors)
+        except OptionError as error:
+            raise FormatError(f"{file} is corrupted or truncated: {one_line(error)}") from None
 
 
 def _check_header(file: Path, description: Any, kind: str) -> None:
@@ -142,7 +145,9 @@ def _parse(description: Mapping[str, Any], tensors: dict[str, Array]) -> RewardF
             raise ValueError(f"array {name!r} must be finite float64 numbers")
         arrays[name] = array
     if tensors:
-        raise ValueError(f"it holds {sorted(tensors)}, which its description does not name")
+        first, *others = sorted(tensors)
+        more = f" and {len(others)} more" if others else ""
+        raise ValueError(f"its description does not name {shown(first)}{more}")
     return RewardFile(networks, arrays, facts)
 
 

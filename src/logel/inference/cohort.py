@@ -140,7 +140,8 @@ def infer_each(
         report: Called with (what, done, total).
     """
     members = {name: _naming(name, watch, history) for name, history in histories.items()}
-    first, *others = (_naming(name, lambda m: m.look, m).names for name, m in members.items())
+    members, still = _looked(members)
+    first, *others = (member.look.names for member in members.values())
     for name, names in zip(list(members)[1:], others, strict=True):
         if names != first:
             raise OptionError(
@@ -160,7 +161,23 @@ def infer_each(
         for name, one in fitted.items()
     ]
     seed = next(iter(members.values())).seed
-    return Cohort(tuple(singles), gauge, basis, pool_world, seed, silent=silent)
+    return Cohort(tuple(singles), gauge, basis, pool_world, seed, silent=(*still, *silent))
+
+
+def _looked(members: Mapping[str, Watched]) -> tuple[dict[str, Watched], tuple[str, ...]]:
+    """Learners who do anything, and the names of those who never do anything else."""
+    moving: dict[str, Watched] = {}
+    still: dict[str, IdentificationError] = {}
+    for name, member in members.items():
+        try:
+            _naming(name, lambda one: one.look, member)
+        except IdentificationError as error:
+            still[name] = error
+        else:
+            moving[name] = member
+    if not moving:
+        raise next(iter(still.values()))
+    return moving, tuple(still)
 
 
 def _fitted(
