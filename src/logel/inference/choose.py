@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
+from logel.inference.rolled import SampledPosterior, rolled_out
 from logel.inference.smooth import JointFit, Start, fit_path, fit_random_walk
 from logel.inference.weight_posterior import WeightPosterior, weight_posterior
 from logel.rules.rule import Rule
@@ -50,9 +51,11 @@ class RuleChoice:
         """Of the chosen rule."""
         return self.fits[self.name]
 
-    def posterior(self, name: str) -> WeightPosterior:
+    def posterior(self, name: str) -> WeightPosterior | SampledPosterior:
         """Of the weights under one of the rules, in the world's own features."""
         fit = self.fits[name]
+        if fit.draws is not None:
+            return SampledPosterior(fit.draws)
         return weight_posterior(fit.weights, fit.covariance, fit.variances.scale)
 
 
@@ -96,6 +99,7 @@ def choose_rule(
         running = [n for n in running if not fits[n].converged and gain(n) >= lead - margin]
         effort.spend(0, left=sum(rounds for rounds, _ in method.heats[heat + 1 :]) * len(running))
         logger.info("rules, heat %d: %s", heat + 1, _standing(fits, gain))
+    fits = {name: rolled_out(fit) for name, fit in fits.items()}
     order = sorted(fits, key=gain, reverse=True)
     hurried = set(fits)
     while order[0] in hurried and not fits[order[0]].settled:

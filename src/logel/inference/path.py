@@ -24,6 +24,7 @@ from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.more_data import Planning
 from logel.inference.null import no_reward
+from logel.inference.rolled import reweighed
 from logel.inference.smooth import JointFit, expected_covariance, fit_path
 from logel.inference.spread import Spread, spread_of, student_draws
 from logel.inference.status import Status
@@ -230,9 +231,10 @@ def _smoothed(
     if watched.intervals:
 
         def shifted(world: World) -> Float:
-            return fit_path(
-                worlds.rule(choice.name, world), max_rounds=1, start=fit, weights_only=True
-            ).weights
+            rule = worlds.rule(choice.name, world)
+            if fit.draws is not None:
+                return reweighed(fit, rule)
+            return fit_path(rule, max_rounds=1, start=fit, weights_only=True).weights
 
         without = _without_groups(worlds, fit.model.as_policy(fit.states), shifted)
     noise = spread_of(without) if len(without) else np.zeros((basis.shape[1],) * 2)
@@ -297,8 +299,10 @@ def _words(path: str, name: str, gains: Iterable[str]) -> str:
     return f"{path}, rule '{name}' by evidence{second}"
 
 
-def _plan(fit: JointFit, spread: Float, basis: Float) -> Planning:
-    """What more data would do to the covariance of the weights."""
+def _plan(fit: JointFit, spread: Float, basis: Float) -> Planning | None:
+    """What more data would do to the weights' covariance, where that is what limits them."""
+    if fit.draws is not None:
+        return None
     steps = len(fit.states) - 1
     now = fit.covariance + spread
     more_episodes = expected_covariance(fit, episodes=2.0) + spread / 2

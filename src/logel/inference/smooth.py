@@ -63,6 +63,7 @@ class JointFit:
         rounds: Rounds made.
         converged: Whether the evidence had settled.
         trace: Evidence after every round.
+        draws: Of the weights, shape (n, q), where they are not nearly normal.
     """
 
     model: Rule
@@ -75,6 +76,7 @@ class JointFit:
     rounds: int
     converged: bool
     trace: tuple[float, ...]
+    draws: Float | None = None
 
     @property
     def settled(self) -> bool:
