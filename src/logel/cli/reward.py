@@ -30,7 +30,7 @@ from logel.cli.console import (
     save_and_show,
 )
 from logel.cli.features import FeaturesName, named_features
-from logel.errors import OptionError
+from logel.errors import OptionError, printed
 from logel.threads import limited_threads
 
 if TYPE_CHECKING:
@@ -217,6 +217,8 @@ def train(
             tensorboard=tensorboard,
             progress=report,
         )
+    if not reward.verdict.shown:
+        typer.echo(printed([f"the reward is {reward.verdict}"]), err=True)
     if json_output:
         typer.echo(json.dumps(summary, indent=1))
         return

@@ -12,7 +12,7 @@ from logel.data.history import LearningHistory
 from logel.errors import OptionError
 from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import infer_reward
-from logel.inference.status import Status
+from logel.inference.verdict import doubt_of
 from logel.policies.base import Policy
 from logel.types import Flags, Float
 
@@ -63,8 +63,8 @@ def _numbers(history: LearningHistory, others: Sequence[int] | None) -> list[int
 
 def _compared(one: RewardEstimate, two: RewardEstimate, n: int) -> str:
     """In words, what becomes of the first answer with so many windows."""
-    if (one.status is Status.OK) != (two.status is Status.OK):
-        return f"with {n} the answer depends on it, its status is {two.status.name}"
+    if doubt_of(one) != doubt_of(two):
+        return f"with {n} the answer depends on it: {doubt_of(two) or 'it can be trusted'}"
     apart = _outside(one, two.weights) & _outside(two, one.weights)
     names = [name for name, far in zip(one.feature_names, apart, strict=True) if far]
     if names:

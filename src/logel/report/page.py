@@ -149,13 +149,13 @@ def _hero(data: dict[str, Any]) -> str:
         f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>"
         for label, value in data["facts"]
     )
-    status = data["status"]
+    verdict = data["verdict"]
     return (
         f'<header class="hero"><p class="eyebrow">{escape(_TITLE)}</p>'
         f"<h1>{escape(data['headline'], longest=2000)}</h1>"
         f'<p class="lead">{escape(data["qualifier"], longest=2000)}</p>'
-        f'<p class="status {escape(status["mood"])}"><b>{escape(status["name"])}</b> '
-        f"<span>{escape(status['sentence'], longest=1000)}</span></p>"
+        f'<p class="status {escape(verdict["mood"])}"><b>{escape(verdict["name"])}</b> '
+        f"<span>{escape(verdict['sentence'], longest=1000)}</span></p>"
         f'<dl class="facts">{facts}</dl></header>'
     )
 
