@@ -114,7 +114,7 @@ def made_contrast(folder: Path) -> None:
 def made_checks(folder: Path) -> None:
     w = np.array([0.8, -0.6, 0.0])
     variant = Variant("so", "", w, w - 0.1, w + 0.1, 3.0)
-    controls = tuple(Control(kind, (variant, variant)) for kind in ("halves", "shuffled"))
+    controls = tuple(Control(kind, (variant, variant)) for kind in ("gammas", "shuffled"))
     EstimateChecks(example(), controls).save(folder / "c.json")
 
 

@@ -17,7 +17,7 @@ from logel.data.stage import Episode
 from logel.envs.tabular import TabularMDP, random_mdp
 from logel.errors import FormatError, OptionError
 from logel.inference.check import Control, EstimateChecks
-from logel.inference.controls import KINDS, Asked, Outcome, Variant, rearranged
+from logel.inference.controls import KINDS, Asked, Outcome, Variant, rearranged, variants_of
 from logel.inference.gauge import Gauge
 from logel.inference.status import Status
 from logel.inference.verdict import Finding
@@ -93,6 +93,12 @@ def variant(weights: Any, reach: Any = 0.1, doubt: str = "", gain: float = 0.0) 
 SAME, TURNED = [0.8, -0.6, 0.0], [-0.8, 0.6, 0.0]
 
 
+def halves(second: Any, doubt: str = "") -> list[Variant]:
+    """The first half is the same, and differences are known within +- 0.2."""
+    difference = variant(np.subtract(SAME, second), 0.2, doubt)
+    return [variant(SAME), variant(second, doubt=doubt), difference]
+
+
 @pytest.mark.parametrize(
     ("kind", "variants", "wanted", "words"),
     [
@@ -108,12 +114,12 @@ SAME, TURNED = [0.8, -0.6, 0.0], [-0.8, 0.6, 0.0]
         ("decoys", [variant([*SAME, 0.0, 0.15])], "FAILED", "a decoy is wanted"),
         ("decoys", [variant([*SAME, 0.0, 0.15], doubt="no")], "SILENT", "nothing is shown"),
         ("decoys", [variant([*SAME, 0.0], reach=np.array([0.1, 0.1, 0.1, 0.0]))], "SILENT", ""),
-        ("halves", [variant(SAME), variant([0.7, -0.7, 0.1])], "PASSED", ""),
-        ("halves", [variant(SAME), variant([0.8, -0.3, 0.0])], "FAILED", "in cliff"),
+        ("halves", halves([0.8, -0.7, 0.1]), "PASSED", ""),
+        ("halves", halves([0.8, -0.3, 0.0]), "FAILED", "in cliff"),
         # Too short for their status: only a sign that turns counts.
-        ("halves", [variant(SAME), variant([0.8, -0.3, 0.0], doubt="short")], "PASSED", ""),
-        ("halves", [variant(SAME), variant([0.8, 0.3, 0.0], doubt="short")], "FAILED", "in cliff"),
-        ("halves", [variant(SAME, reach=1.0)] * 2, "SILENT", "no sign"),
+        ("halves", halves([0.8, -0.3, 0.0], doubt="short"), "PASSED", ""),
+        ("halves", halves([0.8, 0.3, 0.0], doubt="short"), "FAILED", "in cliff"),
+        ("halves", [variant(SAME, reach=1.0)] * 3, "SILENT", "no sign"),
         ("gammas", [variant(SAME), variant([0.1, -0.9, 0.0], reach=0.05)], "PASSED", "2 of 2"),
         ("gammas", [variant(SAME), variant([0.8, 0.6, 0.0])], "FAILED", "that of cliff"),
         ("gammas", [variant([0.8, 0.6, 0.0], doubt="no")], "SILENT", ""),
@@ -132,6 +138,36 @@ def test_outcomes_by_hand(kind: str, variants: list[Variant], wanted: str, words
     assert outcome is Outcome[wanted] and words in why, why
 
 
+def test_halves_are_compared_in_what_both_can_tell() -> None:
+    # A half that never saw grass knows the others against another mean: the same weights.
+    level = Gauge(NAMES, np.ones((1, 3)) / np.sqrt(3), "constant", NONE)
+    rows = np.array([[0.0, 0.0, 1.0], np.array([1.0, 1.0, 0.0]) / np.sqrt(2)])
+    one = whole(weights=np.array([0.7, 0.0, -0.7]), gauge=level, covariance=np.eye(3) / 1e4)
+    two = whole(
+        weights=np.array([0.7, -0.7, 0.0]),
+        gauge=Gauge(NAMES, rows, "constant", NONE),
+        covariance=np.diag([1e-4, 1e-4, 0.0]),
+    )
+    variants = variants_of("halves", whole(), {"first half": one, "second half": two}, 2)
+    assert [v.sure.tolist() for v in variants[:2]] == [[1, 0, -1], [1, -1, 0]]
+    assert Control("halves", variants).judged(whole())[0] is Outcome.PASSED
+    other = replace(two, weights=-two.weights)
+    variants = variants_of("halves", whole(), {"first half": one, "second half": other}, 2)
+    assert Control("halves", variants).judged(whole())[0] is Outcome.FAILED
+    # And what has no answer cannot be compared.
+    variants = variants_of("halves", whole(), {"first half": one, "second half": "no steps"}, 2)
+    assert Control("halves", variants).judged(whole())[0] is Outcome.SILENT
+
+
+def test_weights_of_other_gauges_are_no_turned_signs() -> None:
+    level = Gauge(NAMES, np.ones((1, 3)) / np.sqrt(3), "constant", NONE)
+    found = {"gamma 0": whole(weights=np.array([-0.8, 0.6, 0.2]), gauge=level)}
+    for kind in ("gammas", "stages", "windows"):
+        (variant,) = variants_of(kind, whole(), found, 2)
+        assert "other combinations" in variant.doubt
+        assert Control(kind, (variant,)).judged(whole())[0] is Outcome.SILENT
+
+
 def test_where_nothing_is_claimed_nothing_can_be_lost() -> None:
     doubtful = whole(status=Status.UNEXPLAINED)
     for kind in ("reversed", "shuffled", "gammas", "windows", "stages"):
@@ -140,13 +176,13 @@ def test_where_nothing_is_claimed_nothing_can_be_lost() -> None:
 
 
 def test_the_verdict_of_a_check() -> None:
-    passed, failed = (Control("halves", (variant(SAME), variant(w))) for w in (SAME, TURNED))
+    passed, failed = (Control("gammas", (variant(SAME), variant(w))) for w in (SAME, TURNED))
     fine = EstimateChecks(whole(), (passed,))
     assert fine.verdict.finding is Finding.PARTLY
     assert fine.verdict.reason.endswith("controls passed: 1 of 1, none failed")
     halfway = EstimateChecks(whole(), (passed,), complete=False).verdict
     assert halfway.reason.endswith("the check was interrupted")
-    bad = EstimateChecks(whole(), (passed, replace(failed, kind="gammas")))
+    bad = EstimateChecks(whole(), (replace(passed, kind="windows"), failed))
     assert bad.verdict.finding is Finding.NOT_SHOWN
     assert "a control fails. Other gammas: sure signs turn round" in str(bad.verdict)
     assert f"verdict: {bad.verdict}\n" in bad.summary()

@@ -101,9 +101,9 @@ def check(
         checks.plot()[0].figure.savefig(figure)
     if json_output:
         typer.echo(checks.to_json())
+        typer.echo(printed([f"verdict: {checks.verdict}"]), err=True)
     else:
         _print(checks)
-    typer.echo(printed([f"verdict: {checks.verdict}"]), err=True)
 
 
 def _print(checks: EstimateChecks) -> None:

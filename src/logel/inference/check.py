@@ -22,7 +22,7 @@ from logel.inference.controls import (
     Trial,
     Variant,
     check_options,
-    variant_of,
+    variants_of,
 )
 from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import infer_reward
@@ -34,7 +34,7 @@ from logel.types import Progress
 
 FORMAT, FORMAT_VERSION = "logel-checks", 1
 # Of one control; a file may claim any number.
-_MOST_VARIANTS, _VARIANTS = 100, {"reversed": (1, 1), "decoys": (1, 1), "halves": (2, 2)}
+_MOST_VARIANTS, _VARIANTS = 100, {"reversed": (1, 1), "decoys": (1, 1), "halves": (3, 3)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Control:
 
     Attributes:
         kind: Its key in `logel.inference.controls.KINDS`.
-        variants: One for each inference.
+        variants: One for each inference; of halves, also their difference.
     """
 
     kind: str
@@ -212,11 +212,9 @@ def check_estimate(
     options = {"gamma": gamma, "seed": seed, **options}
     infer = _Again(policy, options, 1 + sum(map(len, work.values())), progress)
     checks = EstimateChecks(infer(history, {}), (), complete=not work)
-    q = len(checks.estimate.weights)
     for name, trials in work.items():
-        decoys = n_decoys * (name == "decoys")
-        control = Control(name, tuple(_tried(trial, infer, q, decoys) for trial in trials))
-        made_so_far = (*checks.controls, control)
+        variants = variants_of(name, checks.estimate, infer.tried(trials), n_decoys)
+        made_so_far = (*checks.controls, Control(name, variants))
         complete = len(made_so_far) == len(work)
         checks = EstimateChecks(checks.estimate, made_so_far, complete)
         if keep is not None:
@@ -234,6 +232,16 @@ class _Again:
     progress: Progress | None
     done: int = 0
 
+    def tried(self, trials: Sequence[Trial]) -> dict[str, RewardEstimate | str]:
+        """What each trial gives, or why it cannot be made."""
+        found: dict[str, RewardEstimate | str] = {}
+        for name, history, changes in trials:
+            try:
+                found[name] = self(history, changes)
+            except LogelError as error:
+                found[name] = one_line(error)
+        return found
+
     def __call__(self, history: LearningHistory, changes: Mapping[str, Any]) -> RewardEstimate:
         options = {**self.options, **changes, "progress": self.progress}
         found = infer_reward(history, self.policy, **options)
@@ -241,21 +249,6 @@ class _Again:
         if self.progress is not None:
             self.progress("controls", self.done, self.total)
         return found
-
-
-def _tried(
-    trial: Trial,
-    infer: _Again,
-    n_features: int,
-    n_decoys: int,
-) -> Variant:
-    """What an inference gave; a reason where it cannot be made."""
-    name, history, changes = trial
-    try:
-        return variant_of(name, infer(history, changes), n_decoys)
-    except LogelError as error:
-        nothing = np.full(n_features + n_decoys, np.nan)
-        return Variant(name, one_line(error), nothing, nothing, nothing)
 
 
 def _control(raw: Mapping[str, Any], q: int) -> Control:

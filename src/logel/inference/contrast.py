@@ -74,7 +74,12 @@ class Contrast:
     @property
     def verdict(self) -> Verdict:
         """Whether differences are found; not shown if the weights of a group are not."""
-        return verdict_on(self, doubt="; ".join(self._doubts))
+        return verdict_on(self, doubt=self.doubt)
+
+    @property
+    def doubt(self) -> str:
+        """Why differences are not to be trusted; empty if nothing speaks against it."""
+        return "; ".join(self._doubts)
 
     @property
     def _doubts(self) -> list[str]:

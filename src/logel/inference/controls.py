@@ -19,7 +19,8 @@ from logel.data.history import LearningHistory
 from logel.data.limits import listed
 from logel.data.stage import Stage, StageSource
 from logel.data.windows import Cut
-from logel.errors import OptionError
+from logel.errors import LogelError, OptionError, one_line
+from logel.inference.contrast import Contrast
 from logel.inference.estimate import RewardEstimate
 from logel.inference.null import CONVINCING
 from logel.inference.verdict import LEVEL, doubt_of, signs_of
@@ -276,17 +277,17 @@ def _halves(asked: Asked) -> Iterator[Trial]:
 
 
 def _alike(whole: RewardEstimate, variants: Sequence[Variant]) -> Found:
-    """Whether both halves can have the same weights.
+    """Whether both halves can have the same weights, in what both can tell.
 
-    Halves may be too short for their status, so that sure signs count whatever it says; that their
-    intervals overlap is asked of halves that are trusted.
+    Halves may be too short for their status. Then a difference counts where signs turn round, each
+    sure in its half.
     """
-    one, two = variants
-    if not (one.sure.any() or two.sure.any()):
+    one, two, difference = variants
+    if not (one.sure.any() or two.sure.any()) or not np.isfinite(difference.low).all():
         return Outcome.SILENT, "halves tell no sign"
-    apart = one.sure * two.sure < 0
-    if not (one.doubt or two.doubt):
-        apart |= (one.low > two.high) | (one.high < two.low)
+    apart = difference.sure != 0
+    if difference.doubt:
+        apart &= one.sure * two.sure < 0
     if apart.any():
         return Outcome.FAILED, f"the halves contradict each other in {_names(whole, apart)}"
     return Outcome.PASSED, "the halves do not contradict each other"
@@ -398,7 +399,27 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def variant_of(name: str, estimate: RewardEstimate, n_decoys: int) -> Variant:
+def variants_of(
+    kind: str, whole: RewardEstimate, found: Mapping[str, RewardEstimate | str], n_decoys: int
+) -> tuple[Variant, ...]:
+    """What the inferences of a control gave, by name; a reason for those that could not be made."""
+    n = len(whole.weights) + n_decoys * (kind == "decoys")
+    made = []
+    for name, one in found.items():
+        if isinstance(one, str):
+            made.append(_nothing(name, one, n))
+        elif KINDS[kind].dear and one.gauge.n != whole.gauge.n:
+            # Minimum-norm weights of different gauges are different weights.
+            made.append(_nothing(name, "other combinations of weights are identified there", n))
+        else:
+            made.append(_variant(name, one, n_decoys * (kind == "decoys")))
+    if kind == "halves":
+        one, two = found.values()
+        made.append(_difference(one, two, n))
+    return tuple(made)
+
+
+def _variant(name: str, estimate: RewardEstimate, n_decoys: int) -> Variant:
     """What an inference gave; of decoys at the level that allows for all of them."""
     ends = estimate.interval(LEVEL)
     if n_decoys:
@@ -406,6 +427,24 @@ def variant_of(name: str, estimate: RewardEstimate, n_decoys: int) -> Variant:
         ends[-n_decoys:] = estimate.interval(1 - _BY_ACCIDENT / n_decoys)[-n_decoys:]
     low, high = ends.T
     return Variant(name, doubt_of(estimate), estimate.weights, low, high, _gain(estimate))
+
+
+def _difference(one: RewardEstimate | str, two: RewardEstimate | str, n: int) -> Variant:
+    """Of the halves' weights in what both can tell, at the level that allows for all of them."""
+    name = "difference of the halves"
+    if isinstance(one, str) or isinstance(two, str):
+        return _nothing(name, "a half has no answer", n)
+    try:
+        contrast = Contrast.of(one, two, names=("first half", "second half"))
+        low, high = contrast.interval(1 - _BY_ACCIDENT / n).T
+    except LogelError as error:
+        return _nothing(name, one_line(error), n)
+    return Variant(name, contrast.doubt, contrast.weights, low, high)
+
+
+def _nothing(name: str, why: str, n: int) -> Variant:
+    nothing = np.full(n, np.nan)
+    return Variant(name, why, nothing, nothing, nothing)
 
 
 def check_options(options: Mapping[str, Any], n_decoys: int, wanted: Sequence[str]) -> None:
