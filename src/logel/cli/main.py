@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from logel.cli.check import check
 from logel.cli.compare import GroupsCommand, compare
 from logel.cli.console import Commands, Stopped, options_of_all
 from logel.cli.data import export_history, import_history, inspect
@@ -19,7 +20,7 @@ from logel.errors import LogelError, one_line, printed
 app = typer.Typer(
     cls=Commands, callback=options_of_all, no_args_is_help=True, pretty_exceptions_enable=False
 )
-for command in (report, demo, infer, train, reproduce, build_networks):
+for command in (report, demo, infer, check, train, reproduce, build_networks):
     app.command()(command)
 app.command(cls=GroupsCommand)(compare)
 app.command("import")(import_history)
