@@ -114,7 +114,7 @@ class Commands(TyperGroup):
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """In the order of use; Typer puts commands with sub-commands last, but recording is first."""
+        """In the order of use: Typer puts what has sub-commands last, but recording is first."""
         return sorted(super().list_commands(ctx), key=lambda name: name != "record")
 
     def invoke(self, ctx: Any) -> Any:

@@ -21,7 +21,7 @@ app = typer.Typer(
     callback=options_of_all,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    epilog="New here? `logel demo` shows it all at work; `logel COMMAND --help` explains a command.",
+    epilog="New here? `logel demo` shows it at work, `logel COMMAND --help` explains a command.",
 )
 recorders = typer.Typer(callback=record, invoke_without_command=True, no_args_is_help=True)
 recorders.command("gridworld")(record_gridworld)
