@@ -29,13 +29,13 @@ recorders.command("gridworld")(record_gridworld)
 FIRST, THEN, PAPER = "From a run to its reward", "With what came out", "The paper"
 app.add_typer(recorders, name="record", rich_help_panel=FIRST)
 app.command("import", rich_help_panel=FIRST)(import_history)
-for panel, commands in {FIRST: (inspect, infer, report), THEN: (train,)}.items():
-    for command in commands:
-        app.command(rich_help_panel=panel)(command)
+for command in (inspect, infer, report):
+    app.command(rich_help_panel=FIRST)(command)
+app.command(rich_help_panel=THEN)(train)
 app.command(cls=GroupsCommand, rich_help_panel=THEN)(compare)
 app.command("export", rich_help_panel=THEN)(export_history)
-for command in (demo, reproduce, build_networks):
-    app.command(rich_help_panel=PAPER)(command)
+for from_paper in (demo, reproduce, build_networks):
+    app.command(rich_help_panel=PAPER)(from_paper)
 
 
 def main() -> None:
