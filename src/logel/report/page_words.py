@@ -151,11 +151,12 @@ def _signs(estimate: RewardEstimate) -> str:
     found, names = verdicts(estimate), estimate.feature_names
     paid, pays = _sized(estimate, found.paid), _sized(estimate, found.pays)
     still_open, silent = (listed(names[j] for j in group) for group in (found.open, found.silent))
-    signs = [f"is paid for {paid}"] if found.paid else []
-    signs += [f"pays for {pays}"] if found.pays else []
+    many = bool(estimate.learners)
+    signs = [f"{'are' if many else 'is'} paid for {paid}"] if found.paid else []
+    signs += [f"{'pay' if many else 'pays'} for {pays}"] if found.pays else []
     if not signs:
         return "These data do not tell the sign of any single weight yet."
-    sentence = f"The learner {' and '.join(signs)}"
+    sentence = f"{'These learners' if many else 'The learner'} {' and '.join(signs)}"
     if found.open:
         sentence += f"; the sign of {still_open} is still open"
     if found.silent:

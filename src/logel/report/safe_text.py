@@ -58,6 +58,13 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}g}".replace("-", "\u2212")
 
 
+def fixed(value: float, places: int = 3) -> str:
+    """The same with as many places in a whole column."""
+    if not math.isfinite(value):
+        return NOTHING
+    return f"{value:+.{places}f}".replace("-", "\u2212")
+
+
 def listed(names: Iterable[object], *, most: int = 4) -> str:
     """Names as a phrase: `a, b and c`, or `a, b and 7 more`."""
     every = list(names)
