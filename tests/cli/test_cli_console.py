@@ -257,7 +257,7 @@ def test_the_shell_completes_commands(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert answered.stdout.split() == ["infer", "inspect"]
+    assert answered.stdout.split() == ["inspect", "infer"]
 
 
 def test_every_command_can_be_quiet_and_speak_json() -> None:

@@ -113,6 +113,10 @@ class Commands(TyperGroup):
     raising KeyboardInterrupt with a sentence.
     """
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of use: Typer puts what has sub-commands last, but recording is first."""
+        return sorted(super().list_commands(ctx), key=lambda name: name != "record")
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:

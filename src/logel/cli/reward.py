@@ -70,7 +70,7 @@ def infer(
 
     if out is not None:
         check_target(out)
-    learners = named_folders(history)
+    learners = named_folders(histories_in(history) or history)
     loaded = {n: cut(LearningHistory.load(folder), stages) for n, folder in learners.items()}
     from logel.inference.arguments import common_gamma
     from logel.inference.infer import infer_group, infer_reward
@@ -107,6 +107,15 @@ def known_world(path: Path, family: Policy) -> KnownWorld:
     if not isinstance(family, TabularSoftmax):
         raise OptionError("--world needs numbered states: leave it out, or pass --policy tabular")
     return read_world(path, family.n_states, family.n_actions)
+
+
+def histories_in(paths: Sequence[Path]) -> list[Path]:
+    """The folders given, or those inside the only one if it is no history itself."""
+    from logel.data.folder import MANIFEST
+
+    if len(paths) == 1 and paths[0].is_dir() and not (paths[0] / MANIFEST).is_file():
+        return sorted(path.parent for path in paths[0].glob(f"*/{MANIFEST}"))
+    return list(paths)
 
 
 def named_folders(folders: Sequence[Path]) -> dict[str, Path]:

@@ -31,7 +31,7 @@ from logel.report.safe_text import clean, escape, number, plain
 from logel.report.study_page import find_studies, study_page
 from logel.types import FeatureFunction
 
-_TITLE = "What the learner wants"
+_TITLE, _TITLE_OF_MANY = "What the learner wants", "What the learners want"
 # Title and lead of every section with figures.
 _SECTIONS = {
     "weights": ("What it wants", ""),
@@ -82,7 +82,8 @@ def estimate_page(
         _list_section("next", "What to do next", data["next"], marker="steps"),
         _provenance(data),
     ]
-    return assemble(title=_TITLE, body="\n".join(part for part in body if part), data=data)
+    title = _TITLE_OF_MANY if estimate.learners else _TITLE
+    return assemble(title=title, body="\n".join(part for part in body if part), data=data)
 
 
 def write_report(
@@ -161,7 +162,8 @@ def _hero(data: dict[str, Any]) -> str:
     )
     verdict = data["verdict"]
     return (
-        f'<header class="hero"><p class="eyebrow">{escape(_TITLE)}</p>'
+        f'<header class="hero"><p class="eyebrow">'
+        f"{escape(_TITLE_OF_MANY if data['forest'] else _TITLE)}</p>"
         f"<h1>{escape(data['headline'], longest=2000)}</h1>"
         f'<p class="lead">{escape(data["qualifier"], longest=2000)}</p>'
         f'<p class="status {escape(verdict["mood"])}"><b>{escape(verdict["name"])}</b> '

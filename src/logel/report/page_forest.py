@@ -13,7 +13,7 @@ from logel.inference.estimate import RewardEstimate
 from logel.inference.group import GroupEstimate
 from logel.inference.verdict import signs_of
 from logel.report.page_parts import assemble, figure, section, table
-from logel.report.safe_text import clean, escape, number, plain
+from logel.report.safe_text import clean, escape, fixed, number, plain
 from logel.types import Array, Float
 
 Data = dict[str, Any]
@@ -51,7 +51,7 @@ def forest_data(estimate: RewardEstimate, group: GroupEstimate | None) -> Data |
                 str(one.n_steps),
                 clean(one.rule, longest=40),
                 f"{100 * one.share:.0f}%",
-                f"{one.agreement:+.1f}",
+                fixed(one.agreement, 1),
                 "contradicts" if one.contradicts else "decides" if one.decisive else "",
             )
             for one in singles
@@ -183,9 +183,9 @@ def _contrast_data(contrast: Contrast) -> Data:
     rows = [
         (
             names[j],
-            *(number(float(side[j])) for side in contrast.sides),
-            number(float(contrast.weights[j])),
-            f"{number(float(ends[j, 0]))} to {number(float(ends[j, 1]))}",
+            *(fixed(float(side[j])) for side in contrast.sides),
+            fixed(float(contrast.weights[j])),
+            f"{fixed(float(ends[j, 0]))} to {fixed(float(ends[j, 1]))}",
             f"{100 * chances[j]:.1f}%",
         )
         for j in range(len(names))

@@ -79,9 +79,10 @@ def _signs(estimate: RewardEstimate) -> str:
     """Which weights are surely positive or negative, and about which nobody can tell."""
     found, names = signs(estimate), estimate.feature_names
     paid, pays = _sized(estimate, found.paid), _sized(estimate, found.pays)
-    told = [f"is paid for {paid}"] if found.paid else []
-    told += [f"pays for {pays}"] if found.pays else []
-    parts = [f"The learner {' and '.join(told)}"]
+    many = bool(estimate.learners)
+    told = [f"{'are' if many else 'is'} paid for {paid}"] if found.paid else []
+    told += [f"{'pay' if many else 'pays'} for {pays}"] if found.pays else []
+    parts = [f"{'These learners' if many else 'The learner'} {' and '.join(told)}"]
     for group, words in (
         (found.small, "the weight of {} is surely small"),
         (found.open, "the sign of {} is still open"),

@@ -56,3 +56,10 @@ def number(value: float | None, digits: int = 3) -> str:
     if value is None or not math.isfinite(value):
         return NOTHING
     return f"{value:.{digits}g}".replace("-", "\u2212")
+
+
+def fixed(value: float, places: int = 3) -> str:
+    """The same with as many places in a whole column."""
+    if not math.isfinite(value):
+        return NOTHING
+    return f"{value:+.{places}f}".replace("-", "\u2212")
