@@ -115,6 +115,8 @@ def halves(second: Any, doubt: str = "") -> list[Variant]:
         ("decoys", [variant([*SAME, 0.0, 0.15])], "FAILED", "a decoy is wanted"),
         ("decoys", [variant([*SAME, 0.0, 0.15], doubt="no")], "SILENT", "nothing is shown"),
         ("decoys", [variant([*SAME, 0.0], reach=np.array([0.1, 0.1, 0.1, 0.0]))], "SILENT", ""),
+        ("decoys", [variant([*SAME, 0.0], reach=np.array([0.1, 0.1, 0.1, 0.9]))], "SILENT", ""),
+        ("decoys", [variant([*SAME, 0.0], reach=np.nan)], "SILENT", "do not tell"),
         ("halves", halves([0.8, -0.7, 0.1]), "PASSED", ""),
         ("halves", halves([0.8, -0.3, 0.0]), "FAILED", "in cliff"),
         # Too short for their status: only a sign that turns counts.
