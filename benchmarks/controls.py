@@ -50,28 +50,35 @@ def histories(seed: int) -> Iterator[tuple[str, str, LearningHistory]]:
             yield name, "shuffled", rearranged(history, [int(t) for t in shuffled])
 
 
+Counts = dict[tuple[str, str], Counter[str]]
+
+
+def table(counts: Counts) -> Iterator[str]:
+    """What came out so far, in Markdown."""
+    yield "| learner | stages | runs | shown before | after the controls | controls that failed |"
+    yield "|---|---|---|---|---|---|"
+    for (name, order), count in counts.items():
+        told = {"runs", "shown", "left"}
+        failed = ", ".join(f"{title} {n}" for title, n in count.items() if title not in told)
+        cells = (name, order, count["runs"], count["shown"], count["left"], failed)
+        yield f"| {' | '.join(map(str, cells))} |"
+
+
 def main() -> None:
-    """Check every history and count."""
+    """Check every history and count; the table is printed anew after every seed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=20)
     chosen = parser.parse_args()
-    counts: dict[tuple[str, str], Counter[str]] = {}
+    counts: Counts = {}
     for seed in range(chosen.seed, chosen.seed + chosen.runs):
         for name, order, history in histories(seed):
             checks = check_estimate(history, TabularSoftmax(6, 3), gamma=0.8, quick=True)
             count = counts.setdefault((name, order), Counter())
-            count["shown"] += checks.estimate.verdict.shown
-            count["left"] += checks.verdict.shown
-            if checks.estimate.verdict.shown:
-                count.update(t for t, outcome, _ in checks.rows() if outcome == "failed")
-        print(f"seed {seed} done", flush=True)
-    print("| learner | stages | verdict before | after the controls | controls that failed |")
-    print("|---|---|---|---|---|")
-    for (name, order), count in counts.items():
-        failed = ", ".join(f"{t} {n}" for t, n in count.items() if t not in ("shown", "left"))
-        shown, left = (f"{count[key]} of {chosen.runs} shown" for key in ("shown", "left"))
-        print(f"| {name} | {order} | {shown} | {left} | {failed} |")
+            shown = checks.estimate.verdict.shown
+            count.update(runs=1, shown=int(shown), left=int(checks.verdict.shown))
+            count.update(t for t, outcome, _ in checks.rows() if shown and outcome == "failed")
+        print(f"\nseeds {chosen.seed} to {seed}", *table(counts), sep="\n", flush=True)
 
 
 if __name__ == "__main__":
