@@ -28,6 +28,7 @@ from logel.errors import FormatError
 from logel.inference.answers import load_answer
 from logel.inference.contrast import Contrast
 from logel.inference.estimate import RewardEstimate
+from logel.inference.group import GroupEstimate
 from logel.learners.checkpoints import read_normaliser
 from logel.policies.choose import choose_policy
 from logel.policies.sb3 import SB3Policy, checkpoint_parameters
@@ -109,6 +110,12 @@ def made_contrast(folder: Path) -> None:
     )
 
 
+def made_group(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    one, two = (example(draws=rng.normal(size=(5, 3))) for _ in range(2))
+    GroupEstimate(one, {"a": one, "b": two}, np.array([0.1, 0.2, 0.3])).save(folder / "e.json")
+
+
 def read_estimate(folder: Path) -> None:
     found = load_answer(folder / "e.json")
     assert found.summary() and found.to_json() and repr(found)
@@ -133,6 +140,10 @@ def made_tables(folder: Path, suffix: str) -> None:
 
 def read_csv(folder: Path) -> None:
     LearningHistory.from_csv(folder / "steps.csv", stages=folder / "stages.csv")
+
+
+def read_own_csv(folder: Path) -> None:
+    LearningHistory.from_csv(folder / "steps.csv")
 
 
 def read_parquet(folder: Path) -> None:
@@ -221,6 +232,8 @@ READERS = (
     Reader("study folder", made_study, read_study_folder),
     Reader("task file", made_task, lambda f: load_result(f, TASK, made_by=MADE_BY)),
     Reader("world", made_world, read_worlds),
+    Reader("group", made_group, read_estimate),
+    Reader("CSV, ours", lambda f: small_history().to_csv(f / "steps.csv"), read_own_csv),
 )
 # Stages whose arrays were changed, behind a right signature.
 SIGNED = "history, signed"
