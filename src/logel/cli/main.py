@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from logel.cli.check import check
 from logel.cli.compare import GroupsCommand, compare
 from logel.cli.console import Commands, Stopped, options_of_all
 from logel.cli.data import export_history, import_history, inspect
@@ -29,7 +30,7 @@ recorders.command("gridworld")(record_gridworld)
 FIRST, THEN, PAPER = "From a run to its reward", "With what came out", "The paper"
 app.add_typer(recorders, name="record", rich_help_panel=FIRST)
 app.command("import", rich_help_panel=FIRST)(import_history)
-for command in (inspect, infer, report):
+for command in (inspect, infer, check, report):
     app.command(rich_help_panel=FIRST)(command)
 app.command(rich_help_panel=THEN)(train)
 app.command(cls=GroupsCommand, rich_help_panel=THEN)(compare)
