@@ -112,6 +112,11 @@ def made_contrast(folder: Path) -> None:
     )
 
 
+def made_bare_estimate(folder: Path) -> None:
+    """Without draws intervals come from a covariance."""
+    example().save(folder / "e.json")
+
+
 def made_group(folder: Path) -> None:
     rng = np.random.default_rng(0)
     one, two = (example(draws=rng.normal(size=(5, 3))) for _ in range(2))
@@ -248,6 +253,7 @@ READERS = (
     Reader("task file", made_task, lambda f: load_result(f, TASK, made_by=MADE_BY)),
     Reader("world", made_world, read_worlds),
     Reader("group", made_group, read_estimate),
+    Reader("estimate, no draws", made_bare_estimate, read_estimate),
     Reader("CSV, ours", lambda f: small_history().to_csv(f / "steps.csv"), read_own_csv),
 )
 # Stages whose arrays were changed, behind a right signature.
