@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 # Steps of the first round, and by how much the next ones see farther. Critics are carried along:
 # the more steps, the narrower the funnel around the answer. Each length leads into the next one.
-_EARLY, _FARTHER = 6, 1.8
+_EARLY, _FARTHER = 6, 1.6
 # Candidates' distance from the first centre, relative to its length.
 _WIDE = 0.15
 # Scales that are tried on so many steps: the first ones, which the search sees, say little of it.
