@@ -29,3 +29,6 @@ class Status(enum.Enum):
         "every learning rate sits at its lower bound: the movement does not follow any reward of "
         "this form; check the learner model and the features"
     )
+    CONTROL_FAILED = (
+        "the fit converged, but a control fails: do not trust these weights; the notes name it"
+    )

@@ -34,6 +34,7 @@ _DOUBTS = {
     Status.NOT_CONVERGED: "the fit stopped before it converged",
     Status.RATES_AT_BOUND: "the learner did not move the way any reward made of these features "
     "would move it",
+    Status.CONTROL_FAILED: "a control fails",
 }
 # Of a learner whose own update was replayed, where that says something else.
 _REPLAY_DOUBTS = {

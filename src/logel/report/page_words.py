@@ -40,6 +40,8 @@ _STEPS = {
     Status.NOT_CONVERGED: "Infer again with a larger max_iterations (joint fits: more rounds in "
     "heats).",
     Status.RATES_AT_BOUND: "Try another learner model, or other features: none of these moves it.",
+    Status.CONTROL_FAILED: "Ask what the control says of features, gamma and learner before these "
+    "weights are used.",
 }
 _REPLAY_STEPS = {
     Status.UNEXPLAINED: "Check that the learner's settings in the history are those it had, and "
