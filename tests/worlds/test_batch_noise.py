@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 
+from logel.types import Float
 from logel.worlds.batch_noise import batch_noise
 
 GAMMA, HORIZON = 0.8, 3
@@ -34,8 +35,10 @@ def test_a_state_s_block_is_the_mean_over_all_episodes() -> None:
             score = np.eye(3)[a, :2] - policy[s, :2]
             expected[s] += chance * np.outer(score, score) * (to_go[h] - baseline[h]) ** 2
             here[h, s] += chance
-    found = batch_noise(
-        policy[None], here[:, None], paid, lambda values: values @ np.moveaxis(moves, 2, 1), GAMMA
-    )[0]
+
+    def expect(values: Float) -> Float:
+        return np.einsum("sat,mt->msa", moves, values)
+
+    found = batch_noise(policy[None], here[:, None], paid, expect, GAMMA)[0]
     trace = 1e-3 * np.einsum("saa->", expected) / 4
     np.testing.assert_allclose(found, expected + trace * np.eye(2), atol=1e-12)

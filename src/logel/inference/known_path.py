@@ -2,9 +2,9 @@
 
 With the states known, each step is a linear regression of its movement on the model's design. The
 noise of the movement has the model's shape, and a size that runs with the squared rate and a power
-of time; both are refreshed until they settle (feasible generalised least squares). Uncertainty has two sources: the learner's
-own noise, seen in how much the steps disagree (a sandwich over steps), and the world model's, seen
-by leaving groups of episodes out of it.
+of time; both are refreshed until they settle (feasible generalised least squares). Uncertainty has
+two sources: the learner's own noise, seen in how much the steps disagree (a sandwich over steps),
+and the world model's, seen by leaving groups of episodes out of it.
 """
 
 from __future__ import annotations
