@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 STUDY_NAMES = (
     *("gridworld", "gridworld-known", "gridworld-learners", "gridworld-curves"),
     *("accuracy", "accuracy-random", "accuracy-paper", "accuracy-known", "accuracy-null"),
-    *("accuracy-coverage", "accuracy-worlds", "accuracy-bound", "accuracy-jacobians"),
-    *("crossroad", "mujoco", "hopper", "reacher", "audit", "audit-wrong", "foragers"),
-    *("lunarlander", "cohort"),
+    *("accuracy-coverage", "accuracy-worlds", "accuracy-control", "accuracy-bound"),
+    *("accuracy-jacobians", "crossroad", "mujoco", "hopper", "reacher", "audit", "audit-wrong"),
+    *("foragers", "lunarlander", "cohort"),
 )
 
 
