@@ -82,7 +82,7 @@ def reproduce(
         Argument(
             autocompletion=one_of(STUDY_NAMES),
             help="gridworld (-known, -learners, -curves), accuracy (-random, -paper, -known, "
-            "-null, -coverage, -worlds, -bound, -jacobians), crossroad, mujoco (hopper, "
+            "-null, -coverage, -worlds, -control, -bound, -jacobians), crossroad, mujoco (hopper, "
             "reacher), audit, audit-wrong, foragers, or lunarlander.",
         ),
     ],
