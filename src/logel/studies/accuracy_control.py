@@ -42,7 +42,9 @@ def run(task: Task) -> list[Row]:
     regret = float(lqr.relative_regret(world.problem, found.weights, true_weights=truth))
     size = {"dimensions": world.problem.n_states, "features": world.problem.n_features}
     # A reward that wants ever larger actions has no best policy.
-    return [{"regret": min(regret, 2.0), **size, **judge_estimate(found, truth)}]
+    said = any(note.startswith("left open") for note in found.notes)
+    judged = judge_estimate(found, truth)
+    return [{"regret": min(regret, 2.0), **size, **judged, "left_open": float(said)}]
 
 
 def watched(task: Task, rng: np.random.Generator) -> tuple[LinearControl, LearningHistory, Float]:
