@@ -23,10 +23,10 @@ from logel.inference.gauge import FAR_LEVEL, Fit, Gauge, check_movement, explain
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.more_data import Planning
-from logel.inference.null import no_reward
+from logel.inference.null import CONVINCING, no_reward
 from logel.inference.rolled import reweighed
 from logel.inference.smooth import JointFit, expected_covariance, fit_path
-from logel.inference.spread import Spread, spread_of, student_draws
+from logel.inference.spread import Spread, spread_of, student_draws, unit_rows
 from logel.inference.status import Status
 from logel.inference.watched import Look, Watched
 from logel.policies.base import Policy
@@ -107,7 +107,11 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     if found.spread is not None:
         draws = _or_no_reward(found.gain, basis, draw(method.n_draws, rng), rng)
         draws = draws - (draws @ gauge.directions.T) @ gauge.directions
-        found = replace(found, spread=replace(found.spread, draws=draws))
+        # A table of few visits leaves much open; its intervals say so, without a reason for each.
+        said = () if policy.tabular or found.gain < CONVINCING else left_open(gauge, draws)
+        found = replace(
+            found, spread=replace(found.spread, draws=draws), notes=(*found.notes, *said)
+        )
     return found, gauge
 
 
@@ -120,6 +124,26 @@ def feature_basis(gauge: Gauge, ranges: Float) -> Float:
     if gauge.n:
         basis = np.linalg.svd(gauge.directions * ranges, full_matrices=True)[2][gauge.n :].T
     return np.asarray(basis / ranges[:, None])
+
+
+def left_open(gauge: Gauge, draws: Float) -> tuple[str, ...]:
+    """A note on features that may as well be paid for as pay, and much, for all the steps say.
+
+    Such is effort where a gain starts at zero: it has no gradient there, as it is least.
+    """
+    low, high = np.quantile(unit_rows(draws), [0.025, 0.975], axis=0)
+    most = np.sqrt(np.clip(1 - (gauge.directions**2).sum(axis=0), 0, None))
+    # Half of all that a weight can be, either way.
+    wide = (most > 1e-6) & (np.minimum(-low, high) > most / 2)
+    if not wide.any() or wide.all():
+        return ()
+    named = ", ".join(
+        f"'{gauge.feature_names[j]}' ({low[j]:.2f} to {high[j]:.2f})" for j in np.flatnonzero(wide)
+    )
+    return (
+        f"left open, whether it is paid for or pays: {named}. Where the policies were, that makes "
+        "hardly a difference to how they move",
+    )
 
 
 def _life_goes_on(policy: Policy, names: Iterable[str]) -> bool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from logel.errors import OptionError
 from logel.studies import (
     accuracy,
+    accuracy_control,
     accuracy_intervals,
     accuracy_jacobians,
     accuracy_worlds,
@@ -32,6 +33,7 @@ STUDIES = {
         accuracy_intervals.NULL,
         accuracy_intervals.COVERAGE,
         accuracy_worlds.STUDY,
+        accuracy_control.STUDY,
         accuracy.BOUND,
         accuracy_jacobians.STUDY,
         crossroad.STUDY,
