@@ -17,6 +17,14 @@ class Status(enum.Enum):
         "solved, but a random walk explains the movement as well as any reward: do not trust these "
         "weights; watch more stages or episodes, or check features and learner"
     )
+    REVERSIBLE = (
+        "solved, but the policy loses most of what it had decided when it began: read backwards, "
+        "this is a learner of the opposite reward, so do not trust the sign of these weights"
+    )
+    INCOMPLETE = (
+        "solved, but something that these features do not tell moves the policy at every step: do "
+        "not trust these weights; add features, or try another rule"
+    )
     OUT_OF_SCALE = (
         "solved, but weights or intervals are no usable numbers: bring the column that the notes "
         "name to about unit size"

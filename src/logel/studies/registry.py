@@ -16,6 +16,7 @@ from logel.studies import (
     gridworld,
     hopper,
     lunarlander,
+    nulls,
     reacher,
 )
 from logel.studies.study import Study
@@ -42,6 +43,7 @@ STUDIES = {
         foragers.STUDY,
         lunarlander.STUDY,
         cohort.STUDY,
+        nulls.STUDY,
     )
 }
 GROUPS = {
