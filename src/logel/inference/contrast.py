@@ -126,7 +126,7 @@ class Contrast:
         """Warnings in plain words."""
         notes = []
         for name, estimate in zip(self.names, (self.first, self.second), strict=True):
-            if estimate.status in (Status.UNEXPLAINED, Status.NOT_CONVERGED):
+            if estimate.status not in (Status.OK, Status.RANK_DEFICIENT):
                 notes.append(
                     f"the weights of '{name}' are not to be trusted: {estimate.status.value}"
                 )

@@ -50,6 +50,20 @@ STATUS_WORDS = {
         "Watch more stages or more episodes, and ask whether the features can express what the "
         "learner might want; then infer again.",
     ),
+    Status.REVERSIBLE: StatusWords(
+        "Either way round",
+        _NEGATIVE,
+        "The learner loses most of what it had decided: one that wants the opposite, read "
+        "backwards, looks the same",
+        "Check the order of the stages. If it is right, watch the learner go on until it has "
+        "decided something of its own; then infer again.",
+    ),
+    Status.INCOMPLETE: StatusWords(
+        "Incomplete",
+        _NEGATIVE,
+        "Something that these features do not tell moves the learner at every step",
+        "Add features of what it might want beside these, or try another learner model.",
+    ),
     Status.OUT_OF_SCALE: StatusWords(
         "Out of scale",
         _NEGATIVE,

@@ -16,6 +16,7 @@ from logel.studies import (
     gridworld,
     hopper,
     lunarlander,
+    misspecified,
     nulls,
     reacher,
 )
@@ -44,6 +45,7 @@ STUDIES = {
         lunarlander.STUDY,
         cohort.STUDY,
         nulls.STUDY,
+        misspecified.STUDY,
     )
 }
 GROUPS = {
