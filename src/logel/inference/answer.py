@@ -248,8 +248,9 @@ def _about_the_fit(found: Found) -> list[str]:
     notes, fit = [], found.fit
     if found.gain >= CONVINCING and found.repeats > _MUCH:
         notes.append(
-            f"{found.repeats:.0%} of what the steps have in common is left unexplained at every "
-            "one of them: a feature is missing, or the learner follows another rule"
+            f"{found.repeats:.0%} of what the steps have in common is left unexplained again and "
+            "again: a feature is missing, what is wanted changes, or the learner follows another "
+            "rule"
         )
     cosine = np.nanmedian(fit.cosines)
     if not cosine > max(1.5 * fit.chance, 0.0) and not cosine > 0.9:

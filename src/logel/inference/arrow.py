@@ -25,6 +25,8 @@ _SKETCH = 512
 SOME_ROWS = 1000
 # Steps of which enough pairs share no stage, and ways to turn residuals round.
 _FEWEST_STEPS, _WAYS = 5, 400
+# Share of those ways in which what is left would return as much: two questions are asked.
+_CHANCE = 0.01
 
 
 def less_decided(
@@ -76,7 +78,8 @@ def repeated_in(steps: Float, rates: Float, weights: Float) -> float:
 def repeated_share(moved: Float, left: Float, *, seed: int = 0) -> float:
     """Share of what steps have in common that is left unexplained again and again; zero for chance.
 
-    Only pairs of steps that share no stage are compared: errors of a clone enter both of its steps.
+    Either at all steps alike, or one way in the early ones and the other way in the late ones, as
+    if what is wanted changed. (The latter only across what was predicted: rates may change.)
 
     Args:
         moved: Movements in coordinates that all steps share, shape (m, k).
@@ -86,11 +89,24 @@ def repeated_share(moved: Float, left: Float, *, seed: int = 0) -> float:
     m = len(moved)
     if m < _FEWEST_STEPS:
         return 0.0
+    predicted = moved - left
+    along = (left * predicted).sum(axis=1) / np.maximum((predicted**2).sum(axis=1), 1e-300)
+    late = np.where(np.arange(m) < m / 2, 1.0, -1.0)
+    changing = late[:, None] * (left - along[:, None] * predicted)
+    return max(_returning(moved, one, seed) for one in (left, changing))
+
+
+def _returning(moved: Float, left: Float, seed: int) -> float:
+    """Of what is left, as a share of what the movements have in common.
+
+    Only pairs of steps that share no stage are compared: errors of a clone enter both of its steps.
+    """
+    m = len(moved)
     apart = np.abs(np.subtract.outer(np.arange(m), np.arange(m))) > 1
     common = float((moved @ moved.T)[apart].sum())
     rest = np.where(apart, left @ left.T, 0.0)
     signs = np.random.default_rng([seed, m]).choice([-1.0, 1.0], (_WAYS, m))
     turned = np.einsum("si,ij,sj->s", signs, rest, signs)
-    if common <= 0 or (turned >= rest.sum()).mean() > 0.02:
+    if common <= 0 or (turned >= rest.sum()).mean() > _CHANCE:
         return 0.0
     return float(np.clip(rest.sum() / common, 0.0, 1.0))

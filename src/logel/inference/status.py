@@ -22,8 +22,8 @@ class Status(enum.Enum):
         "this is a learner of the opposite reward, so do not trust the sign of these weights"
     )
     INCOMPLETE = (
-        "solved, but something that these features do not tell moves the policy at every step: do "
-        "not trust these weights; add features, or try another rule"
+        "solved, but something that these weights do not tell moves the policy again and again: do "
+        "not trust them; add features, try another rule, or fewer stages, lest the reward changes"
     )
     OUT_OF_SCALE = (
         "solved, but weights or intervals are no usable numbers: bring the column that the notes "
