@@ -49,6 +49,7 @@ CASES = (
     "partial observation",
     "missing feature",
 )
+CLONED = ("small clones", "partial observation")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +90,8 @@ class _Ascent:
 def run(task: Task) -> list[Row]:
     """One learner, inferred from with one wrong assumption."""
     case = task.text("case")
-    rng, seed = task.rng(ignoring=("case",)), task.seed_sequence(ignoring=("case",))
+    ignoring, known = ("case", "known"), bool(task.setting["known"])
+    rng, seed = task.rng(ignoring=ignoring), task.seed_sequence(ignoring=ignoring)
     mdp = random_mdp(
         rng, n_states=STATES, n_actions=ACTIONS, n_features=FEATURES, gamma=GAMMA, branching=4
     )
@@ -104,7 +106,7 @@ def run(task: Task) -> list[Row]:
         momentum=MOMENTUM if case == "momentum" else 0.0,
         entropy=ENTROPY if case == "entropy bonus" else 0.0,
     )
-    seen = {"n_episodes": EPISODES, "horizon": HORIZON, "seed": seed}
+    seen = {"n_episodes": EPISODES, "horizon": HORIZON, "seed": seed, "parameters": known}
     history = observe(mdp, learner, weights=truth, n_steps=STEPS, **seen)  # type: ignore[arg-type]
     history, policy = _as_taken(case, history, rng)
     wrong = {"gamma .05 too low": -WRONG_GAMMA, "gamma .05 too high": WRONG_GAMMA}
@@ -156,10 +158,10 @@ def _history(stages: list[Stage]) -> LearningHistory:
 
 def claims(table: pd.DataFrame) -> Iterator[Claim]:
     """Where coverage falls below .85 the status warns."""
-    for case, rows in table.groupby("case", sort=False):
+    for (case, known), rows in table.groupby(["case", "known"], sort=False):
         sound = [1.0 if w else float(c) for w, c in zip(rows.warns, rows.coverage, strict=True)]
         yield judge(
-            f"{case}: covers or warns",
+            f"{case}, parameters {'known' if known else 'hidden'}: covers or warns",
             sound,
             statistic="coverage of 95% intervals, 1 where the status warns",
             above=COVERED,
@@ -169,15 +171,16 @@ def claims(table: pd.DataFrame) -> Iterator[Claim]:
 def summary(table: pd.DataFrame) -> str:
     """One line per wrong assumption."""
     lines = [
-        "| wrong | runs | error | coverage | width | warns | coverage without a warning |",
-        "|---|---|---|---|---|---|---|",
+        "| wrong | parameters | runs | error | coverage | width | warns | coverage if it does not |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for case, rows in table.groupby("case", sort=False):
+    for (case, known), rows in table.groupby(["case", "known"], sort=False):
         silent = rows[~rows.warns.astype(bool)]
         kept = f"{silent.coverage.mean():.2f}" if len(silent) else ""
         numbers = [rows[c].mean() for c in ("error", "coverage", "width")]
         said = " | ".join(f"{n:.2f}" for n in (*numbers, rows.warns.astype(float).mean()))
-        lines.append(f"| {case} | {len(rows)} | {said} | {kept} |")
+        seen = "known" if known else "hidden"
+        lines.append(f"| {case} | {seen} | {len(rows)} | {said} | {kept} |")
     return "\n".join(lines) + "\n"
 
 
@@ -185,8 +188,12 @@ def figure(table: pd.DataFrame) -> Figure:
     """Coverage and warnings, row by row."""
     drawn = plots.new_figure(9, 3.8)
     axes = drawn.subplots(1, 1)
+    table = table.assign(
+        case=table.case + table.known.map({True: ", known", False: ", hidden"}),
+        warns=table.warns.astype(float),
+    )
     cases = list(dict.fromkeys(table.case))
-    rows = table.assign(warns=table.warns.astype(float)).groupby("case")[["coverage", "warns"]]
+    rows = table.groupby("case")[["coverage", "warns"]]
     means = rows.mean().loc[cases]
     axes.scatter(means.coverage, range(len(cases)), label="coverage of 95% intervals")
     axes.scatter(means.warns, range(len(cases)), marker="x", label="share that warns")
@@ -198,4 +205,15 @@ def figure(table: pd.DataFrame) -> Figure:
     return drawn
 
 
-STUDY = Study("misspecified", [{"case": list(CASES)}], run, claims, figure, summary=summary)
+STUDY = Study(
+    "misspecified",
+    [
+        {"case": list(CASES), "known": [False]},
+        # The others are about what is cloned.
+        {"case": [case for case in CASES if case not in CLONED], "known": [True]},
+    ],
+    run,
+    claims,
+    figure,
+    summary=summary,
+)
