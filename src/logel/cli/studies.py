@@ -25,7 +25,7 @@ STUDY_NAMES = (
     *("accuracy", "accuracy-random", "accuracy-paper", "accuracy-known", "accuracy-null"),
     *("accuracy-coverage", "accuracy-worlds", "accuracy-control", "accuracy-bound"),
     *("accuracy-jacobians", "crossroad", "mujoco", "hopper", "reacher", "audit", "audit-wrong"),
-    *("foragers", "lunarlander", "cohort"),
+    *("foragers", "lunarlander", "cohort", "nulls", "misspecified"),
 )
 
 
@@ -84,7 +84,8 @@ def reproduce(
             autocompletion=one_of(STUDY_NAMES),
             help="gridworld (-known, -learners, -curves), accuracy (-random, -paper, -known, "
             "-null, -coverage, -worlds, -control, -bound, -jacobians), crossroad, mujoco (hopper, "
-            "reacher), audit, audit-wrong, foragers, or lunarlander.",
+            "reacher), audit, audit-wrong, foragers, lunarlander, cohort, nulls, "
+            "or misspecified.",
         ),
     ],
     runs: Annotated[int, Option(help="Number of seeds.")] = 20,

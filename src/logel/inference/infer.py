@@ -388,6 +388,7 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
     )
     if not (watched.intervals and (path is None or method.tellable)):
         found = replace(found, spread=None)
+    found = replace(found, unlearns=look.unlearns(watched.policy, parameters))
     return found, gauge, method, CloneFacts.of_path(path)
 
 

@@ -17,6 +17,7 @@ from scipy.special import logsumexp
 from logel.data.stage import Stage
 from logel.errors import IdentificationError, OptionError
 from logel.inference.answer import Found
+from logel.inference.arrow import repeated_share
 from logel.inference.choose import RuleChoice, choose_rule, prior_cost
 from logel.inference.direction import Account, Evidence, student_accounts
 from logel.inference.gauge import FAR_LEVEL, Fit, Gauge, check_movement, explain
@@ -89,7 +90,7 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     watched = replace(watched, offset=moments.offset(beyond=beyond))
     gauge = common.gauge(bootstrap=_life_goes_on(policy, names))
     basis = feature_basis(gauge, moments.ranges())
-    worlds = _Worlds(watched, basis, look.fewest)
+    worlds = _Worlds(watched, basis, look)
     rng = np.random.default_rng(watched.seed)
     known = look.parameters
     if known is None:
@@ -185,8 +186,8 @@ def _or_no_reward(gain: float, basis: Float, draws: Float, rng: np.random.Genera
 class _Worlds:
     """Builds the world a policy family acts in, with all episodes or without some of them."""
 
-    def __init__(self, watched: Watched, basis: Float, fewest: int) -> None:
-        self.watched, self.basis, self.fewest = watched, basis, fewest
+    def __init__(self, watched: Watched, basis: Float, look: Look) -> None:
+        self.watched, self.basis, self.look, self.fewest = watched, basis, look, look.fewest
         history, policy, company = watched.history, watched.policy, watched.company
         if company is None or not company.pools:
             self._company = None
@@ -278,6 +279,8 @@ def _smoothed(
         keeps_scale=False,
         spread=Spread(planning=_plan(fit, noise, back)) if watched.intervals else None,
         evidence=_evidence(choice, without, basis) if watched.company is not None else None,
+        unlearns=worlds.look.unlearns(watched.policy, path),
+        repeats=_repeated(choice.fit, path),
     )
     return found, lambda n, rng: _averaged_draws(choice, noise, n, rng) @ back.T
 
@@ -299,6 +302,14 @@ def _evidence(choice: RuleChoice, without: Float, basis: Float) -> Evidence:
         moved=without - choice.fit.weights if len(without) else without,
         basis=basis,
     )
+
+
+def _repeated(fit: JointFit, cloned: Float) -> float:
+    """What the rule leaves of the clones' movement that comes back."""
+    model, states = fit.model, fit.states[:-1]
+    predicted = model.as_policy(model.following(states, fit.parameters)) - model.as_policy(states)
+    moved = np.diff(cloned, axis=0)
+    return repeated_share(moved, moved - predicted)
 
 
 def _explained(choice: RuleChoice) -> Fit:
@@ -414,6 +425,8 @@ def _regressed(
             replicates - fit.parameters[:q] if len(replicates) else replicates,
             basis,
         ),
+        unlearns=worlds.look.unlearns(watched.policy, rule.as_policy(states)),
+        repeats=repeated_share(np.diff(states, axis=0), states[1:] - following),
     )
     return (
         found,

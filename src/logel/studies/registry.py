@@ -17,6 +17,8 @@ from logel.studies import (
     gridworld,
     hopper,
     lunarlander,
+    misspecified,
+    nulls,
     reacher,
 )
 from logel.studies.study import Study
@@ -44,6 +46,8 @@ STUDIES = {
         foragers.STUDY,
         lunarlander.STUDY,
         cohort.STUDY,
+        nulls.STUDY,
+        misspecified.STUDY,
     )
 }
 GROUPS = {
