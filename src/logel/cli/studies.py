@@ -24,7 +24,16 @@ STUDY_NAMES = (
     *("gridworld", "gridworld-known", "gridworld-learners", "gridworld-curves"),
     *("accuracy", "accuracy-random", "accuracy-paper", "accuracy-known", "accuracy-null"),
     *("accuracy-coverage", "accuracy-worlds", "accuracy-bound", "accuracy-jacobians"),
-    *("crossroad", "mujoco", "hopper", "reacher", "audit", "audit-wrong", "foragers"),
+    *(
+        "crossroad",
+        "mujoco",
+        "hopper",
+        "reacher",
+        "audit",
+        "audit-fresh",
+        "audit-wrong",
+        "foragers",
+    ),
     *("lunarlander", "cohort"),
 )
 
@@ -83,7 +92,7 @@ def reproduce(
             autocompletion=one_of(STUDY_NAMES),
             help="gridworld (-known, -learners, -curves), accuracy (-random, -paper, -known, "
             "-null, -coverage, -worlds, -bound, -jacobians), crossroad, mujoco (hopper, "
-            "reacher), audit, audit-wrong, foragers, or lunarlander.",
+            "reacher), audit, audit-fresh, audit-wrong, foragers, or lunarlander.",
         ),
     ],
     runs: Annotated[int, Option(help="Number of seeds.")] = 20,

@@ -290,8 +290,7 @@ def find_weights(
 ) -> Found:
     """Weights, rates and their uncertainty from steps in standard form.
 
-    With `lagging`, a critic that we do not have led the learner: what steps disagree about is
-    uncertainty too.
+    With `lagging`, a critic that we do not have led the learner: steps' disagreement counts too.
     """
     basis = gauge.identified
     steps = all_steps.projected(basis)
