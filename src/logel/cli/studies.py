@@ -24,8 +24,9 @@ STUDY_NAMES = (
     *("gridworld", "gridworld-known", "gridworld-learners", "gridworld-curves"),
     *("accuracy", "accuracy-random", "accuracy-paper", "accuracy-known", "accuracy-null"),
     *("accuracy-coverage", "accuracy-worlds", "accuracy-control", "accuracy-bound"),
-    *("accuracy-jacobians", "crossroad", "mujoco", "hopper", "reacher", "audit", "audit-wrong"),
-    *("foragers", "lunarlander", "cohort", "nulls", "misspecified"),
+    *("accuracy-jacobians", "crossroad", "mujoco", "hopper", "reacher"),
+    *("audit", "audit-fresh", "audit-wrong", "foragers", "lunarlander", "cohort"),
+    *("nulls", "misspecified"),
 )
 
 
@@ -84,7 +85,7 @@ def reproduce(
             autocompletion=one_of(STUDY_NAMES),
             help="gridworld (-known, -learners, -curves), accuracy (-random, -paper, -known, "
             "-null, -coverage, -worlds, -control, -bound, -jacobians), crossroad, mujoco (hopper, "
-            "reacher), audit, audit-wrong, foragers, lunarlander, cohort, nulls, "
+            "reacher), audit, audit-fresh, audit-wrong, foragers, lunarlander, cohort, nulls, "
             "or misspecified.",
         ),
     ],

@@ -42,6 +42,7 @@ STUDIES = {
         hopper.STUDY,
         reacher.STUDY,
         audit.STUDY,
+        audit.FRESH,
         audit_wrong.STUDY,
         foragers.STUDY,
         lunarlander.STUDY,
