@@ -55,6 +55,7 @@ bench-accuracy: $(STAMP)
 	$(BIN)/logel reproduce accuracy-known --runs 20 --out runs
 	$(BIN)/logel reproduce accuracy-null --runs 40 --seed 5000 --out runs
 	$(BIN)/logel reproduce accuracy-worlds --runs 10 --out runs
+	$(BIN)/logel reproduce accuracy-control --runs 25 --out runs
 	$(BIN)/logel reproduce accuracy-bound --runs 20 --out runs
 	$(BIN)/logel reproduce accuracy-jacobians --runs 20 --out runs
 	$(BIN)/logel reproduce accuracy-coverage --runs 500 --out runs

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from logel.data.history import LearningHistory
+from logel.data.settings import LearnerSettings
 from logel.errors import IdentificationError, OptionError
 from logel.inference.answer import Asked, CloneFacts, Found, answer
 from logel.inference.arguments import settled
@@ -382,12 +383,15 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
             "the policies do not move between stages: there is nothing to explain"
         )
     gauge = replace(gauge, weak=steps.weak.weak_directions(gauge.identified))
-    found = find_weights(steps, gauge, rates, method, watched.seed)
+    # A critic of the learner's own that was never seen, and learnt from other episodes.
+    lagging = LearnerSettings.of(history) is not None and not history.own_episodes
+    found = find_weights(steps, gauge, rates, method, watched.seed, lagging=lagging)
     found = replace(
         found, words=words(method, basis, steps, known=path is None, rated=rates is not None)
     )
     if not (watched.intervals and (path is None or method.tellable)):
         found = replace(found, spread=None)
+    found = replace(found, unlearns=look.unlearns(watched.policy, parameters))
     return found, gauge, method, CloneFacts.of_path(path)
 
 

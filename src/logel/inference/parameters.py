@@ -19,6 +19,7 @@ import numpy as np
 from logel.data.stage import Stage
 from logel.errors import HistoryError
 from logel.inference.answer import Found, path_words
+from logel.inference.arrow import SOME_ROWS, less_decided, repeated_in, sketched
 from logel.inference.gauge import Gauge, JacobianMoments, explain_grams
 from logel.inference.method import Method
 from logel.inference.noise import IdentityMetric
@@ -43,7 +44,7 @@ from logel.inference.steps import Steps, joined
 from logel.policies.base import Policy
 from logel.policies.cloning import Clone
 from logel.rules.rates import Rates
-from logel.types import Float, Progress
+from logel.types import Array, Float, Progress
 
 # A movement smaller than this is what rounding leaves of a converged fit.
 _STILL = 1e-9
@@ -107,6 +108,9 @@ class ParameterSteps:
         self._levels: list[_Level] = []
         self._grams: list[Float] = []
         self._seen: list[int] = []
+        # Design and movement of every step, to see what comes back; the ends of the history.
+        self._sketches: list[Float] = []
+        self._ends: list[tuple[Array, Float]] = []
 
     @property
     def _replicated(self) -> bool:
@@ -131,6 +135,7 @@ class ParameterSteps:
                 f"{stage.n_episodes} episodes cannot be split into the {self.n_groups} groups of "
                 "the stages before: observe as many in every stage, or lower n_groups"
             )
+        self._ends = [*self._ends[:1], (stage.observations[:SOME_ROWS], parameters)]
         if self._last is not None:
             self._add_step(self._last, record, rate)
         self._last = record
@@ -146,6 +151,7 @@ class ParameterSteps:
         self.weak.add(first.design, 1.0 if rate is None else rate)
         both = np.column_stack([first.design.mean, delta])
         self._grams.append(IdentityMetric().grams(both))
+        self._sketches.append(sketched(both))
         # Parameters that no episode speaks of and that stay where they are say nothing about the
         # direction of the rest: states of a table that nobody visits.
         moves, predicted = np.abs(delta) > _STILL, first.design.mean.any(axis=1)
@@ -214,11 +220,17 @@ class ParameterSteps:
             condition=solution.condition,
             keeps_scale=rates is not None,
             spread=spread,
+            unlearns=self._unlearns(),
+            repeats=repeated_in(np.stack(self._sketches), solution.learning_rates, found.weights),
             notes=(
                 *shortness(len(self._grams)),
                 *([found.noise_note()] if self.method.debias else []),
             ),
         )
+
+    def _unlearns(self) -> bool:
+        (first, start), (last, end) = self._ends
+        return less_decided(self.policy, (start, end), (first, last))
 
     def _best_level(self, gauge: Gauge, rates: Float | None) -> Regression:
         """The steps solved at the noise level under which the movements are most likely."""

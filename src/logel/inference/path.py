@@ -17,16 +17,17 @@ from scipy.special import logsumexp
 from logel.data.stage import Stage
 from logel.errors import IdentificationError, OptionError
 from logel.inference.answer import Found
+from logel.inference.arrow import repeated_share
 from logel.inference.choose import RuleChoice, choose_rule, prior_cost
 from logel.inference.direction import Account, Evidence, student_accounts
 from logel.inference.gauge import FAR_LEVEL, Fit, Gauge, check_movement, explain
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.more_data import Planning
-from logel.inference.null import no_reward
+from logel.inference.null import CONVINCING, no_reward
 from logel.inference.rolled import reweighed
 from logel.inference.smooth import JointFit, expected_covariance, fit_path
-from logel.inference.spread import Spread, spread_of, student_draws
+from logel.inference.spread import Spread, spread_of, student_draws, unit_rows
 from logel.inference.status import Status
 from logel.inference.watched import Look, Watched
 from logel.policies.base import Policy
@@ -89,7 +90,7 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     watched = replace(watched, offset=moments.offset(beyond=beyond))
     gauge = common.gauge(bootstrap=_life_goes_on(policy, names))
     basis = feature_basis(gauge, moments.ranges())
-    worlds = _Worlds(watched, basis, look.fewest)
+    worlds = _Worlds(watched, basis, look)
     rng = np.random.default_rng(watched.seed)
     known = look.parameters
     if known is None:
@@ -107,7 +108,11 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     if found.spread is not None:
         draws = _or_no_reward(found.gain, basis, draw(method.n_draws, rng), rng)
         draws = draws - (draws @ gauge.directions.T) @ gauge.directions
-        found = replace(found, spread=replace(found.spread, draws=draws))
+        # A table of few visits leaves much open; its intervals say so, without a reason for each.
+        said = () if policy.tabular or found.gain < CONVINCING else left_open(gauge, draws)
+        found = replace(
+            found, spread=replace(found.spread, draws=draws), notes=(*found.notes, *said)
+        )
     return found, gauge
 
 
@@ -120,6 +125,26 @@ def feature_basis(gauge: Gauge, ranges: Float) -> Float:
     if gauge.n:
         basis = np.linalg.svd(gauge.directions * ranges, full_matrices=True)[2][gauge.n :].T
     return np.asarray(basis / ranges[:, None])
+
+
+def left_open(gauge: Gauge, draws: Float) -> tuple[str, ...]:
+    """A note on features that may as well be paid for as pay, and much, for all the steps say.
+
+    Such is effort where a gain starts at zero: it has no gradient there, as it is least.
+    """
+    low, high = np.quantile(unit_rows(draws), [0.025, 0.975], axis=0)
+    most = np.sqrt(np.clip(1 - (gauge.directions**2).sum(axis=0), 0, None))
+    # Half of all that a weight can be, either way.
+    wide = (most > 1e-6) & (np.minimum(-low, high) > most / 2)
+    if not wide.any() or wide.all():
+        return ()
+    named = ", ".join(
+        f"'{gauge.feature_names[j]}' ({low[j]:.2f} to {high[j]:.2f})" for j in np.flatnonzero(wide)
+    )
+    return (
+        f"left open, whether it is paid for or pays: {named}. Where the policies were, that makes "
+        "hardly a difference to how they move",
+    )
 
 
 def _life_goes_on(policy: Policy, names: Iterable[str]) -> bool | None:
@@ -161,8 +186,8 @@ def _or_no_reward(gain: float, basis: Float, draws: Float, rng: np.random.Genera
 class _Worlds:
     """Builds the world a policy family acts in, with all episodes or without some of them."""
 
-    def __init__(self, watched: Watched, basis: Float, fewest: int) -> None:
-        self.watched, self.basis, self.fewest = watched, basis, fewest
+    def __init__(self, watched: Watched, basis: Float, look: Look) -> None:
+        self.watched, self.basis, self.look, self.fewest = watched, basis, look, look.fewest
         history, policy, company = watched.history, watched.policy, watched.company
         if company is None or not company.pools:
             self._company = None
@@ -254,6 +279,8 @@ def _smoothed(
         keeps_scale=False,
         spread=Spread(planning=_plan(fit, noise, back)) if watched.intervals else None,
         evidence=_evidence(choice, without, basis) if watched.company is not None else None,
+        unlearns=worlds.look.unlearns(watched.policy, path),
+        repeats=_repeated(choice.fit, path),
     )
     return found, lambda n, rng: _averaged_draws(choice, noise, n, rng) @ back.T
 
@@ -275,6 +302,14 @@ def _evidence(choice: RuleChoice, without: Float, basis: Float) -> Evidence:
         moved=without - choice.fit.weights if len(without) else without,
         basis=basis,
     )
+
+
+def _repeated(fit: JointFit, cloned: Float) -> float:
+    """What the rule leaves of the clones' movement that comes back."""
+    model, states = fit.model, fit.states[:-1]
+    predicted = model.as_policy(model.following(states, fit.parameters)) - model.as_policy(states)
+    moved = np.diff(cloned, axis=0)
+    return repeated_share(moved, moved - predicted)
 
 
 def _explained(choice: RuleChoice) -> Fit:
@@ -390,6 +425,8 @@ def _regressed(
             replicates - fit.parameters[:q] if len(replicates) else replicates,
             basis,
         ),
+        unlearns=worlds.look.unlearns(watched.policy, rule.as_policy(states)),
+        repeats=repeated_share(np.diff(states, axis=0), states[1:] - following),
     )
     return (
         found,

@@ -14,6 +14,7 @@ import numpy as np
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
 from logel.errors import IdentificationError, LogelError, OptionError
+from logel.inference.arrow import SOME_ROWS, less_decided
 from logel.inference.deviations import Deviations
 from logel.inference.extremes import Extremes
 from logel.inference.gauge import FeatureMoments, Gauge, check_identified
@@ -21,7 +22,7 @@ from logel.inference.gauge_sums import GaugeSums, common_gauge
 from logel.policies.base import Policy
 from logel.policies.cloning import known_parameters
 from logel.rewards.features import feature_names, featured
-from logel.types import FeatureFunction, Float, Progress
+from logel.types import Array, FeatureFunction, Float, Progress
 from logel.worlds.base import World
 from logel.worlds.choose import Pooler, pooler
 from logel.worlds.critic import ScaleSums, StateScale
@@ -83,6 +84,7 @@ class Watched:
         legal = getattr(self.policy, "legal_actions", None)
         seen, scale, episodes, n_rows = GaugeSums(self.gamma, legal), ScaleSums(), [], 0
         first_episodes, deviations, extremes = [], Deviations(self.policy), self.extremes
+        ends: list[Array] = []
         for t, stage in enumerate(self.stages()):
             with naming(t):
                 extremes.add(stage)
@@ -90,6 +92,7 @@ class Watched:
             scale.add(stage)
             deviations.add(stage)
             episodes.append(stage.n_episodes)
+            ends = [*ends[:1], stage.observations[:SOME_ROWS]]
             n_rows += stage.n_steps
             first_episodes.append(stage.take(np.zeros(1, dtype=int)))
             if self.use_parameters and stage.parameters is not None:  # else cloning has more to say
@@ -108,7 +111,8 @@ class Watched:
             )
         names = feature_names(self.history, self.features, len(seen.moments.scale))
         unusual = deviations.notes() if known is None else ()
-        return Look(names, seen, scale.scale(), min(episodes), n_rows, known, unusual)
+        found = names, seen, scale.scale(), min(episodes), n_rows, known
+        return Look(*found, (ends[0], ends[-1]), unusual)
 
 
 @contextmanager
@@ -134,6 +138,7 @@ class Look:
         n_rows: Observed times of all stages.
         parameters: Of every stage's policy, (m + 1, d), or None if they are not known or not
             wanted.
+        ends: Some observations of the first and the last stage.
         unusual: What contradicts the family.
     """
 
@@ -143,7 +148,12 @@ class Look:
     fewest: int
     n_rows: int
     parameters: Float | None
+    ends: tuple[Array, Array]
     unusual: tuple[str, ...] = ()
+
+    def unlearns(self, policy: Policy, parameters: Float) -> bool:
+        """Whether a path (m + 1, d) loses what was decided at its beginning."""
+        return less_decided(policy, (parameters[0], parameters[-1]), self.ends)
 
     @property
     def moments(self) -> FeatureMoments:
