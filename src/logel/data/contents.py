@@ -170,6 +170,12 @@ class Contents:
         )
 
 
+def elsewhere(source: StageSource) -> StageSource | None:
+    """The same stages for another process to read; None if they are in this one's memory alone."""
+    told = getattr(source, "elsewhere", None)
+    return None if told is None else told()
+
+
 @dataclass(frozen=True)
 class View:
     """A range of another source's stages; every one fetched is told."""
@@ -186,6 +192,11 @@ class View:
         if self.progress is not None:
             self.progress("reading", index + 1, len(self))
         return stage
+
+    def elsewhere(self) -> View | None:
+        """See the function of that name; nobody is told there."""
+        source = elsewhere(self.source)
+        return None if source is None else View(source, self.indices)
 
 
 def parameter_rows(parameters: npt.ArrayLike | None, n_stages: int) -> Sequence[Array | None]:
