@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from logel.data.contents import Kept
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
 from logel.errors import IdentificationError, OptionError
@@ -233,6 +234,8 @@ class _Request:
                 f"the history has {len(history)} stage: at least two are needed to see the "
                 "learner move"
             )
+        if not isinstance(history.source, tuple):
+            history = replace(history, source=Kept(history.source))
         history, policy, features = allowing(history, self.policy, self.features)
         return Watched(
             *(history, policy, self.gamma, features, self.use_parameters),
