@@ -147,3 +147,44 @@ def test_learners_together_answer_the_same(
     both = {"early": grid.slice(0, 4), "late": grid.slice(4)}
     asked = partial(infer_reward, both, TABLE, gamma=0.96, use_parameters=False)
     assert same(asked(), asked(workers=two), tmp_path)
+
+
+def dying_once(folder: str, item: int) -> int:
+    """Takes its worker along when it is the third item's first time."""
+    first = Path(folder) / "first"
+    if item == 2 and not first.exists():
+        first.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+@pytest.mark.slow
+def test_two_nodes_of_a_ray_cluster_answer_the_same(
+    grid: LearningHistory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    # Nodes import this as we do.
+    here, paths = str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, paths])))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    grid.save(tmp_path / "history")
+    folder = LearningHistory.load(tmp_path / "history")
+    asked = partial(infer_reward, folder, TABLE, gamma=0.96, method="paper", use_parameters=False)
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
+    try:
+        cluster.add_node(num_cpus=1)
+        with Workers(ray=cluster.address).open() as run:
+            assert run.n == 2
+            # A worker dies in the middle: its piece is run again.
+            assert list(run.map(dying_once, range(5), str(tmp_path))) == [0, 1, 2, 3, 4]
+            assert (tmp_path / "first").exists()
+            assert same(asked(), asked(workers=run), tmp_path)
+            with pytest.raises(IdentificationError, match="stage 3 does not move"):
+                list(run.map(raising, [3]))
+    finally:
+        cluster.shutdown()
