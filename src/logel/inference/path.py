@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from scipy.special import logsumexp
@@ -37,6 +39,7 @@ from logel.rules.catalogue import RULES
 from logel.rules.rule import Rule
 from logel.rules.values import DriftingValues
 from logel.types import Float
+from logel.workers import SERIAL
 from logel.worlds.base import World
 from logel.worlds.choose import pooler
 from logel.worlds.legal import one_width
@@ -198,6 +201,13 @@ class _Worlds:
         own = company.pool(watched.stages(), basis)
         self.world = company.world(own, basis, watched.offset, None, 0)
 
+    @property
+    def elsewhere(self) -> _Worlds:
+        """The same for another process."""
+        there = copy(self)
+        there.watched = self.watched.elsewhere
+        return there
+
     def _pool(self, stages: Iterable[Stage]) -> World:
         return self._pooled(stages).with_features(self.basis)
 
@@ -243,6 +253,7 @@ def _smoothed(
         use_parameters=False,
         rng=np.random.default_rng(watched.seed),
         progress=watched.report,
+        run=watched.run,
     )
     if (path == path[0]).all():
         raise IdentificationError(
@@ -251,16 +262,12 @@ def _smoothed(
         )
     rules = {name: worlds.rule(name, worlds.world) for name in names}
     nulls = worlds.nulls() if watched.intervals else None
-    choice = choose_rule(rules, method, cloned=path, nulls=nulls, report=watched.report)
+    choice = choose_rule(
+        rules, method, cloned=path, nulls=nulls, report=watched.report, run=watched.run
+    )
     fit, without = choice.fit, np.zeros((0, basis.shape[1]))
     if watched.intervals:
-
-        def shifted(world: World) -> Float:
-            rule = worlds.rule(choice.name, world)
-            if fit.draws is not None:
-                return reweighed(fit, rule)
-            return fit_path(rule, max_rounds=1, start=fit, weights_only=True).weights
-
+        shifted = partial(_smoothed_in, choice.name, fit)
         without = _without_groups(worlds, fit.model.as_policy(fit.states), shifted)
     noise = spread_of(without) if len(without) else np.zeros((basis.shape[1],) * 2)
     back = worlds.outward(fit.model, fit.model.as_policy(fit.states), fit.parameters)
@@ -283,6 +290,20 @@ def _smoothed(
         repeats=_repeated(choice.fit, path),
     )
     return found, lambda n, rng: _averaged_draws(choice, noise, n, rng) @ back.T
+
+
+def _smoothed_in(name: str, fit: JointFit, worlds: _Worlds, world: World) -> Float:
+    """Weights (q,) that a fit goes to in another world."""
+    rule = worlds.rule(name, world)
+    if fit.draws is not None:
+        return reweighed(fit, rule)
+    return fit_path(rule, max_rounds=1, start=fit, weights_only=True).weights
+
+
+def _regressed_in(name: str, states: Float, worlds: _Worlds, world: World) -> Float:
+    """Weights (q,) that regressing on a known path gives in another world."""
+    fit = fit_known_path(worlds.rule(name, world), states, max_rounds=6)
+    return fit.parameters[: worlds.basis.shape[1]]
 
 
 def _evidence(choice: RuleChoice, without: Float, basis: Float) -> Evidence:
@@ -392,11 +413,7 @@ def _regressed(
     q = basis.shape[1]
     replicates = np.zeros((0, q))
     if watched.intervals:
-
-        def shifted(world: World) -> Float:
-            return fit_known_path(worlds.rule(best, world), states, max_rounds=6).parameters[:q]
-
-        replicates = _without_groups(worlds, states, shifted)
+        replicates = _without_groups(worlds, states, partial(_regressed_in, best, states))
     extra = spread_of(replicates) if len(replicates) else np.zeros((q, q))
     freedom = max(fit.degrees_of_freedom, 3)
     following = rule.following(states[:-1], fit.parameters)
@@ -436,18 +453,30 @@ def _regressed(
     )
 
 
-def _without_groups(worlds: _Worlds, policies: Float, shifted: Callable[[World], Float]) -> Float:
+def _without_groups(
+    worlds: _Worlds, policies: Float, shifted: Callable[[_Worlds, World], Float]
+) -> Float:
     """Weights with each group of episodes left out of the world model, shape (g, q).
 
     Args:
         worlds: Builds the world without a group.
         policies: The path, shape (m + 1, d).
-        shifted: The weights (q,) that the fit goes to in another world.
+        shifted: The weights (q,) that the fit goes to in another world of these.
     """
     n_groups, q = worlds.n_groups(), worlds.basis.shape[1]
     logger.info("intervals: the world model without each of %d groups of episodes", n_groups)
-    replicates = [np.zeros((0, q))]
-    for g in range(n_groups):
-        replicates.append(shifted(worlds.without(g, n_groups, policies))[None])
-        worlds.watched.report("intervals", g + 1, n_groups)
+    replicates, watched = [np.zeros((0, q))], worlds.watched
+    # What travels does not report; here it is the object that all groups share, sums kept.
+    there = worlds if watched.run is SERIAL else worlds.elsewhere
+    for weights in watched.run.map(_without, range(n_groups), (there, n_groups, policies, shifted)):
+        replicates.append(weights[None])
+        watched.report("intervals", len(replicates) - 1, n_groups)
     return np.concatenate(replicates)
+
+
+def _without(
+    common: tuple[_Worlds, int, Float, Callable[[_Worlds, World], Float]], group: int
+) -> Float:
+    """Weights (q,) without one group of episodes."""
+    worlds, n_groups, policies, shifted = common
+    return shifted(worlds, worlds.without(group, n_groups, policies))
