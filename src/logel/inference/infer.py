@@ -35,6 +35,7 @@ from logel.inference.parameters import ParameterSteps
 from logel.inference.path import find_along_path, path_applies
 from logel.inference.replayed import find_by_replay, replay_applies
 from logel.inference.shared import shared_estimate
+from logel.inference.status import Status
 from logel.inference.watched import Look, Watched, naming
 from logel.policies.base import Policy
 from logel.policies.cloning import ClonedPath, known_or_cloned
@@ -386,6 +387,9 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
     # A critic of the learner's own that was never seen, and learnt from other episodes.
     lagging = LearnerSettings.of(history) is not None and not history.own_episodes
     found = find_weights(steps, gauge, rates, method, watched.seed, lagging=lagging)
+    if lagging and found.solved is Status.OK:
+        # A lag is alike at all steps: their disagreement shows part of what it does.
+        found = replace(found, solved=Status.OTHER_EPISODES)
     found = replace(
         found, words=words(method, basis, steps, known=path is None, rated=rates is not None)
     )

@@ -280,6 +280,7 @@ def _found(
     shares = np.exp([-(one.loss - fits[0].loss) for one in sure])
     mean = _mean(sure, shares, gauge)
     stuck = fits[0].stuck
+    sound = Status.OK if course.known else Status.OTHER_EPISODES
     draws = _draws(sure, shares, gauge, method, watched.seed)
     return Found(
         weights=np.asarray(mean),
@@ -288,7 +289,7 @@ def _found(
         gain=np.inf,
         words=words,
         rule="replay",
-        solved=Status.NOT_CONVERGED if stuck else Status.OK,
+        solved=Status.NOT_CONVERGED if stuck else sound,
         trace=best.trace,
         rank=len(mean) - gauge.n,
         condition=float(np.linalg.cond(best.covariance)) ** 0.5,

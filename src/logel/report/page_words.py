@@ -56,6 +56,12 @@ STATUS_WORDS = {
         "Weights or intervals are no usable numbers",
         "Bring the column that the notes name to about unit size; then infer again.",
     ),
+    Status.OTHER_EPISODES: StatusWords(
+        "Other episodes",
+        "Take the weights as a hint, and no interval at its word.",
+        "The learner followed a critic that learnt from other episodes than these",
+        "Record the learner's own episodes, every update; then infer again.",
+    ),
     Status.NOT_CONVERGED: StatusWords(
         "Not converged",
         "Run the inference again with more iterations before using it.",
