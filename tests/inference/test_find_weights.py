@@ -43,6 +43,7 @@ def movement(
         seen=np.full(m, k),
         weak=JacobianMoments.empty(q),
         variance_left=1.0,
+        shared=np.concatenate([design, delta[:, :, None]], axis=2),
     )
 
 

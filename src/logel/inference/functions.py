@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.inference.answer import Found, path_words
+from logel.inference.arrow import repeated_in, sketched
 from logel.inference.gauge import Gauge, JacobianMoments, explain_grams
 from logel.inference.method import Method
 from logel.inference.more_data import Planning
@@ -29,7 +30,7 @@ from logel.inference.regress import (
     solve_weights,
     without_noise,
 )
-from logel.inference.spread import Spread, contrasted, spread_of, student_draws
+from logel.inference.spread import Spread, contrasted, spread_of, student_draws, variances
 from logel.inference.steps import Steps, beside_one, compress, joined
 from logel.rules.functions import Basis, StageSums
 from logel.rules.rates import (
@@ -65,6 +66,7 @@ class FunctionSteps:
         seen: Number of coordinates of each step in which anything was seen, shape (m,).
         weak: What the gauge analysis needs.
         variance_left: Share of the advantages' variance that the critic leaves.
+        shared: Design and movement in coordinates that all steps share, shape (m, k, q + 1).
     """
 
     steps: Steps
@@ -73,6 +75,7 @@ class FunctionSteps:
     seen: npt.NDArray[np.int64]
     weak: JacobianMoments
     variance_left: float
+    shared: Float
 
     @property
     def n_groups(self) -> int:
@@ -128,7 +131,7 @@ def function_steps(
     critics = pooled([s.critic_sums for s in sums], pool)
     everyone = np.arange(n_groups)
     kept = [everyone, *(np.delete(everyone, g) for g in everyone if n_groups > 1)]
-    whole, without, parts, seen, left = [], [], [], [], []
+    whole, without, parts, seen, left, shared = [], [], [], [], [], []
     weak = JacobianMoments.empty(sums[0].own.shape[2])
     for t in range(len(sums) - 1):
         root = _noise_root(sums[t], sums[t + 1], prior_strength)
@@ -138,8 +141,9 @@ def function_steps(
         delta = np.array([_movement(sums[t], sums[t + 1], k, prior_strength) for k in kept])
         design = np.array([_design(sums[t], critics[t], k) for k in kept])
         plain = np.array([sums[t].plain[g].sum(axis=0) / sums[t].counts[g].sum() for g in kept])
+        shared.append(sketched(np.column_stack([design[0], delta[0]])))
         delta, design, plain = delta @ root.T, root @ design, root @ plain
-        left.append(_variances(design[1:]) / _variances(plain[1:]))
+        left.append(variances(design[1:]) / variances(plain[1:]))
         whole.append(compress(delta[:1], design[:1], may_rest=True))
         without.append(compress(delta[1:], design[1:], may_rest=True) if len(kept) > 1 else None)
         parts.append(_deviations(delta[1:], design[1:]))
@@ -155,6 +159,7 @@ def function_steps(
         seen=np.array(seen),
         weak=weak,
         variance_left=float(np.nanmedian(ratios)) if np.isfinite(ratios).any() else float("nan"),
+        shared=np.stack(shared),
     )
 
 
@@ -241,15 +246,6 @@ def _design(now: StageSums, critic: CriticSums, kept: npt.NDArray[np.int64]) -> 
     return np.asarray(total / now.counts[kept].sum())
 
 
-def _variances(replicates: Float) -> Float:
-    """Jackknife variance of each feature's column, summed over the basis, shape (q,)."""
-    if len(replicates) < 2:
-        return np.full(replicates.shape[-1], np.nan)
-    spread = replicates - replicates.mean(axis=0)
-    total = (spread**2).sum(axis=(0, 1))
-    return np.where(total > 0, total, np.nan)
-
-
 def _as_jacobian(design: Float) -> StageJacobian:
     """A design (1 + g, k, q) with its spread, in the form the gauge analysis reads."""
     mean, without = design[0], design[1:]
@@ -324,6 +320,7 @@ def find_weights(
         condition=best.solution.condition,
         keeps_scale=rates is not None,
         notes=shortness(m),
+        repeats=repeated_in(all_steps.shared, best.rates, weights),
     )
     return replace(found, spread=_spread(found, best, basis, steps.n_groups - 1, method, seed))
 
