@@ -405,7 +405,7 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
     # A critic of the learner's own that was never seen, and learnt from other episodes.
     lagging = LearnerSettings.of(history) is not None and not history.own_episodes
     found = find_weights(steps, gauge, rates, method, watched.seed, lagging=lagging)
-    if lagging and found.solved is Status.OK:
+    if lagging and found.solved in (Status.OK, Status.RANK_DEFICIENT):
         # A lag is alike at all steps: their disagreement shows part of what it does.
         found = replace(found, solved=Status.OTHER_EPISODES)
     found = replace(

@@ -30,9 +30,9 @@ class Status(enum.Enum):
         "unit size"
     )
     OTHER_EPISODES = (
-        "solved, but from other episodes than those that the learner's critic and policy learnt "
-        "from: weights may be farther off than their intervals say; record the learner's own "
-        "episodes, every update"
+        "the fit converged, but on other episodes than those that the learner's critic and policy "
+        "learnt from: weights may be farther off than their intervals say; record the learner's "
+        "own episodes, every update"
     )
     NOT_CONVERGED = (
         "stopped before convergence: increase max_iterations (joint fits: the rounds in heats; "
