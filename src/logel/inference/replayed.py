@@ -280,7 +280,6 @@ def _found(
     shares = np.exp([-(one.loss - fits[0].loss) for one in sure])
     mean = _mean(sure, shares, gauge)
     stuck = fits[0].stuck
-    sound = Status.OK if course.known else Status.OTHER_EPISODES
     draws = _draws(sure, shares, gauge, method, watched.seed)
     return Found(
         weights=np.asarray(mean),
@@ -289,7 +288,7 @@ def _found(
         gain=np.inf,
         words=words,
         rule="replay",
-        solved=Status.NOT_CONVERGED if stuck else sound,
+        solved=_ended(course, stuck=stuck),
         trace=best.trace,
         rank=len(mean) - gauge.n,
         condition=float(np.linalg.cond(best.covariance)) ** 0.5,
@@ -298,6 +297,12 @@ def _found(
         gains={},
         notes=_stuck_note(best) if stuck else _misfit_note(best),
     )
+
+
+def _ended(course: Course, *, stuck: bool) -> Status:
+    if stuck:
+        return Status.NOT_CONVERGED
+    return Status.OK if course.known else Status.OTHER_EPISODES
 
 
 def _mean(fits: Sequence[_Fitted], shares: Float, gauge: Gauge) -> Float:
