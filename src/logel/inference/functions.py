@@ -30,7 +30,7 @@ from logel.inference.regress import (
     solve_weights,
     without_noise,
 )
-from logel.inference.spread import Spread, contrasted, spread_of, student_draws
+from logel.inference.spread import Spread, contrasted, spread_of, student_draws, variances
 from logel.inference.steps import Steps, beside_one, compress, joined
 from logel.rules.functions import Basis, StageSums
 from logel.rules.rates import (
@@ -143,7 +143,7 @@ def function_steps(
         plain = np.array([sums[t].plain[g].sum(axis=0) / sums[t].counts[g].sum() for g in kept])
         shared.append(sketched(np.column_stack([design[0], delta[0]])))
         delta, design, plain = delta @ root.T, root @ design, root @ plain
-        left.append(_variances(design[1:]) / _variances(plain[1:]))
+        left.append(variances(design[1:]) / variances(plain[1:]))
         whole.append(compress(delta[:1], design[:1], may_rest=True))
         without.append(compress(delta[1:], design[1:], may_rest=True) if len(kept) > 1 else None)
         parts.append(_deviations(delta[1:], design[1:]))
@@ -244,15 +244,6 @@ def _design(now: StageSums, critic: CriticSums, kept: npt.NDArray[np.int64]) -> 
         theta = fit_critic(critic, fitted if len(fitted) else served)
         total = total + now.critic[served].sum(axis=0) @ theta
     return np.asarray(total / now.counts[kept].sum())
-
-
-def _variances(replicates: Float) -> Float:
-    """Jackknife variance of each feature's column, summed over the basis, shape (q,)."""
-    if len(replicates) < 2:
-        return np.full(replicates.shape[-1], np.nan)
-    spread = replicates - replicates.mean(axis=0)
-    total = (spread**2).sum(axis=(0, 1))
-    return np.where(total > 0, total, np.nan)
 
 
 def _as_jacobian(design: Float) -> StageJacobian:

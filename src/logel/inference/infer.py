@@ -38,6 +38,7 @@ from logel.inference.parameters import ParameterSteps
 from logel.inference.path import find_along_path, path_applies
 from logel.inference.replayed import find_by_replay, replay_applies
 from logel.inference.shared import shared_estimate
+from logel.inference.status import Status
 from logel.inference.watched import Look, Watched, naming, unheard
 from logel.policies.base import Policy
 from logel.policies.cloning import ClonedPath, known_or_cloned
@@ -401,16 +402,27 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
             "the policies do not move between stages: there is nothing to explain"
         )
     gauge = replace(gauge, weak=steps.weak.weak_directions(gauge.identified))
-    # A critic of the learner's own that was never seen, and learnt from other episodes.
-    lagging = LearnerSettings.of(history) is not None and not history.own_episodes
+    lagging = _critic_unseen(history)
     found = find_weights(steps, gauge, rates, method, watched.seed, lagging=lagging)
     found = replace(
         found, words=words(method, basis, steps, known=path is None, rated=rates is not None)
     )
+    found = _warned(found, lagging)
     if not (watched.intervals and (path is None or method.tellable)):
         found = replace(found, spread=None)
     found = replace(found, unlearns=look.unlearns(watched.policy, parameters))
     return found, gauge, method, CloneFacts.of_path(path)
+
+
+def _critic_unseen(history: LearningHistory) -> bool:
+    """Whether a critic of the learner's own led it, which learnt from other episodes."""
+    return LearnerSettings.of(history) is not None and not history.own_episodes
+
+
+def _warned(found: Found, lagging: bool) -> Found:
+    """A lag is alike at all steps: their disagreement shows part of what it does."""
+    sound = found.solved in (Status.OK, Status.RANK_DEFICIENT)
+    return replace(found, solved=Status.OTHER_EPISODES) if lagging and sound else found
 
 
 def _sums(watched: Watched, basis: Basis, parameters: Float, method: Method) -> list[StageSums]:

@@ -288,7 +288,7 @@ def _found(
         gain=np.inf,
         words=words,
         rule="replay",
-        solved=Status.NOT_CONVERGED if stuck else Status.OK,
+        solved=_ended(course, stuck=stuck),
         trace=best.trace,
         rank=len(mean) - gauge.n,
         condition=float(np.linalg.cond(best.covariance)) ** 0.5,
@@ -297,6 +297,12 @@ def _found(
         gains={},
         notes=_stuck_note(best) if stuck else _misfit_note(best),
     )
+
+
+def _ended(course: Course, *, stuck: bool) -> Status:
+    if stuck:
+        return Status.NOT_CONVERGED
+    return Status.OK if course.known else Status.OTHER_EPISODES
 
 
 def _mean(fits: Sequence[_Fitted], shares: Float, gauge: Gauge) -> Float:

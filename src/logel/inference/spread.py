@@ -67,6 +67,15 @@ def spread_of(replicates: Float, *, leave_out: bool = True) -> Float:
     return np.asarray(factor * spread.T @ spread)
 
 
+def variances(replicates: Float) -> Float:
+    """Jackknife variance of each feature's column, summed over the basis, shape (q,)."""
+    if len(replicates) < 2:
+        return np.full(replicates.shape[-1], np.nan)
+    spread = replicates - replicates.mean(axis=0)
+    total = (spread**2).sum(axis=(0, 1))
+    return np.where(total > 0, total, np.nan)
+
+
 def recentred(replicates: Float, weights: Float, *, unit: bool) -> Float:
     """Draws around the estimate from bootstrap replicates, shape (n, q).
 

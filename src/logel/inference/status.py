@@ -29,6 +29,11 @@ class Status(enum.Enum):
         "weights or intervals are no usable numbers: bring the column that the notes name to about "
         "unit size"
     )
+    OTHER_EPISODES = (
+        "the fit converged, but on other episodes than those that the learner's critic and policy "
+        "learnt from: weights may be farther off than their intervals say; record the learner's "
+        "own episodes, every update"
+    )
     NOT_CONVERGED = (
         "stopped before convergence: increase max_iterations (joint fits: the rounds in heats; "
         "replay: try another seed, or more members)"

@@ -34,6 +34,8 @@ _DOUBTS = {
     "opposite, read backwards, looks the same",
     Status.INCOMPLETE: "something that these features do not tell moves the learner at every step",
     Status.OUT_OF_SCALE: "weights or intervals are no usable numbers",
+    Status.OTHER_EPISODES: "the learner followed a critic that learnt from other episodes than "
+    "these",
     Status.NOT_CONVERGED: "the fit stopped before it converged",
     Status.RATES_AT_BOUND: "the learner did not move the way any reward made of these features "
     "would move it",

@@ -44,7 +44,7 @@ _FAR = 0.3
 _TOGETHER = 2
 # Factor of the reward's scale that is tried up and down.
 _SCALE = np.log(2.0)
-# How much farther off answers were than this says, squared, on runs it was made with.
+# How much farther off answers were than steps and halves say, squared, on development runs.
 _INFLATED = 4.0
 # Not a half but all episodes.
 _WHOLE = 2

@@ -41,6 +41,7 @@ _STEPS = {
     "model.",
     Status.OUT_OF_SCALE: "Bring the column that the notes name to about unit size; then infer "
     "again.",
+    Status.OTHER_EPISODES: "Record the learner's own episodes, every update; then infer again.",
     Status.NOT_CONVERGED: "Infer again with a larger max_iterations (joint fits: more rounds in "
     "heats).",
     Status.RATES_AT_BOUND: "Try another learner model, or other features: none of these moves it.",
