@@ -21,7 +21,7 @@ import numpy as np
 from logel.data.stage import Stage
 from logel.errors import HistoryError
 from logel.inference.answer import Found, path_words
-from logel.inference.arrow import SOME_ROWS, less_decided, repeated_in, sketched
+from logel.inference.arrow import less_decided, repeated_in, sketched
 from logel.inference.gauge import Gauge, JacobianMoments, explain_grams
 from logel.inference.method import Method
 from logel.inference.noise import IdentityMetric
@@ -143,7 +143,7 @@ class ParameterSteps:
                 f"{n} episodes cannot be split into the {self.n_groups} groups of "
                 "the stages before: observe as many in every stage, or lower n_groups"
             )
-        self._ends = [*self._ends[:1], (stage.observations[:SOME_ROWS], parameters)]
+        self._ends = [*self._ends[:1], (record.seen, record.sample.parameters)]
         if self._last is not None:
             self._add_step(self._last, record, rate)
         self._last = record
