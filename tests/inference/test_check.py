@@ -21,7 +21,7 @@ from logel.inference.controls import KINDS, Asked, Outcome, Variant, rearranged,
 from logel.inference.gauge import Gauge
 from logel.inference.status import Status
 from logel.inference.verdict import Finding
-from logel.learners.tabular import RandomWalk, SoftValueIteration, observe
+from logel.learners.tabular import GPOMDPLearner, RandomWalk, SoftValueIteration, observe
 from logel.report.page import estimate_page
 
 WANTS = np.array([1.0, -0.6, 0.0])
@@ -33,10 +33,9 @@ def world() -> TabularMDP:
     return random_mdp(rng, n_states=6, n_actions=3, n_features=3, gamma=0.8, branching=2)
 
 
-def watched(learner: Any, seed: int = 1000, n_steps: int = 6) -> LearningHistory:
-    return observe(
-        *(world(), learner), weights=WANTS, n_steps=n_steps, n_episodes=40, horizon=10, seed=seed
-    )
+def watched(learner: Any, seed: int = 1000, n_steps: int = 6, **known: bool) -> LearningHistory:
+    sizes: dict[str, Any] = {"n_steps": n_steps, "n_episodes": 40, "horizon": 10}
+    return observe(world(), learner, weights=WANTS, seed=seed, **sizes, **known)
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +65,15 @@ def test_what_does_not_learn_does_not_pass(what: str) -> None:
         history = rearranged(watched(SoftValueIteration()), order)
     checks = check_estimate(history, POLICY, gamma=0.8, quick=True)
     assert not checks.verdict.shown, checks.summary()
+
+
+@pytest.mark.parametrize(("method", "wanted"), [("two-step", "PASSED"), ("mirror", "FAILED")])
+def test_decoys_find_out_a_wrong_rule(method: str, wanted: str) -> None:
+    # Mirror compares policies as functions, as if the learner climbed by natural gradient.
+    history = watched(GPOMDPLearner(), n_steps=12, parameters=True)
+    checks = check_estimate(history, POLICY, gamma=0.8, method=method, controls=["decoys"])
+    assert checks.controls[0].judged(checks.estimate)[0] is Outcome[wanted], checks.summary()
+    assert checks.verdict.shown == (wanted == "PASSED")
 
 
 # --- by hand ----------------------------------------------------------------------------------

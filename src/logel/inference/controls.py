@@ -324,7 +324,7 @@ def _numbers_of_windows(history: LearningHistory, others: Sequence[int] | None) 
     now = len(history)
     if others is None:
         most = sum(stage.n_episodes for stage in history)
-        return [n for n in (now // 2, 2 * now) if 2 <= n <= most and n != now]
+        return sorted({max(now // 2, 2), min(2 * now, most)} - {now})
     if bad := [n for n in others if n < 2 or n == now]:
         raise OptionError(f"other windows are at least 2 and not the {now} there are: {bad}")
     return others

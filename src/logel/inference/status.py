@@ -18,12 +18,12 @@ class Status(enum.Enum):
         "not trust these weights; watch more stages or episodes, or check features and learner"
     )
     REVERSIBLE = (
-        "solved, but the policy loses most of what it had decided when it began: read backwards, "
-        "this is a learner of the opposite reward, so do not trust the sign of these weights"
+        "the policy loses most of what it had decided when it began: read backwards, this is a "
+        "learner of the opposite reward, so do not trust the sign of these weights"
     )
     INCOMPLETE = (
-        "solved, but something that these weights do not tell moves the policy again and again: do "
-        "not trust them; add features, try another rule, or fewer stages, lest the reward changes"
+        "something that these weights do not tell moves the policy again and again: do not trust "
+        "them; add features, try another rule, or fewer stages, lest the reward changes"
     )
     OUT_OF_SCALE = (
         "weights or intervals are no usable numbers: bring the column that the notes name to about "

@@ -122,7 +122,7 @@ def write_report(
         page = compare_page(found)
     elif isinstance(found, RewardEstimate):
         page = estimate_page(found, history, features=features, picture=picture, checks=checks)
-    elif history is not None or checks is not None:
+    elif (history, checks) != (None, None):
         raise OptionError("only an estimate of one history has a history and checks: leave it out")
     elif isinstance(found, GroupEstimate):
         page = estimate_page(found.mean, picture=picture, group=found)
