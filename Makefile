@@ -47,6 +47,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.crossroad
 	$(BIN)/python -m benchmarks.recording
 	$(BIN)/python -m benchmarks.threads
+	$(BIN)/python -m benchmarks.workers
 
 # Accuracy against known truth: hours on two cores (coverage alone takes most); stop and resume at will.
 bench-accuracy: $(STAMP)

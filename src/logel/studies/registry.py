@@ -17,6 +17,8 @@ from logel.studies import (
     gridworld,
     hopper,
     lunarlander,
+    misspecified,
+    nulls,
     reacher,
 )
 from logel.studies.study import Study
@@ -40,10 +42,13 @@ STUDIES = {
         hopper.STUDY,
         reacher.STUDY,
         audit.STUDY,
+        audit.FRESH,
         audit_wrong.STUDY,
         foragers.STUDY,
         lunarlander.STUDY,
         cohort.STUDY,
+        nulls.STUDY,
+        misspecified.STUDY,
     )
 }
 GROUPS = {
