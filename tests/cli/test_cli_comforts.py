@@ -66,7 +66,7 @@ def test_names_that_are_completed_are_the_names_there_are(saved: Path) -> None:
 @pytest.mark.parametrize(
     "typed, expected",
     [
-        ("logel reproduce accuracy-c", {"accuracy-coverage"}),
+        ("logel reproduce accuracy-c", {"accuracy-coverage", "accuracy-control"}),
         ("logel infer history --method mi", {"mirror"}),
         ("logel infer history --policy t", {"tabular"}),
         ("logel rep", {"report", "reproduce"}),

@@ -94,6 +94,8 @@ CHANGED = (
     Change("network-few-rows/mirror", (*NUMBERS, "held_out"), CLONES),
     Change("*-known*/default*", (*NUMBERS, "model"), STRAYED),
     Change("*-known*/joint*", NUMBERS, STRAYED),
+    Change("control-backwards/default", (*NUMBERS, "model"), STRAYED),
+    Change("gaussian-plane-[bo][aw]*/default", NUMBERS, STRAYED),
     Change("categorical-gradient-cloned/*", (*NUMBERS, "held_out"), CLONES),
     Change("network-gradient-cloned/*", (*NUMBERS, "held_out"), CLONES),
     Change("grid-*/default*", ("models",), GRADUAL),

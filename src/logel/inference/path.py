@@ -445,12 +445,15 @@ def _regressed(
         unlearns=worlds.look.unlearns(watched.policy, rule.as_policy(states)),
         repeats=repeated_share(np.diff(states, axis=0), states[1:] - following),
     )
-    return (
-        found,
-        lambda n, rng: (
-            student_draws(fit.parameters[:q], fit.covariance + extra, freedom, n, rng) @ back.T
-        ),
-    )
+
+    def draw(n: int, rng: np.random.Generator) -> Float:
+        """The learner's noise and the world's are known each as well as there are steps, groups."""
+        draws = student_draws(fit.parameters[:q], fit.covariance, freedom, n, rng)
+        if len(replicates):
+            draws += student_draws(np.zeros(q), extra, len(replicates) - 1, n, rng)
+        return np.asarray(draws @ back.T)
+
+    return found, draw
 
 
 def _without_groups(

@@ -73,7 +73,7 @@ class Ascent(Rule):
             following=states + step,
             transition=transition,
             design=design,
-            shape=self._everywhere(around.noise),
+            shape=self._everywhere(around.batch if states_known else around.noise),
         )
 
     def linearised(self, states: Float, parameters: Float) -> Linearised:

@@ -40,7 +40,7 @@ def run(task: Task) -> list[Row]:
     world, history, truth = watched(task, task.rng(ignoring=hidden))
     found = infer_reward(history, world.policy, gamma=world.gamma, seed=task.seed)
     regret = float(lqr.relative_regret(world.problem, found.weights, true_weights=truth))
-    size = {"dimensions": world.problem.n_states, "features": world.problem.n_features}
+    size = {"dimensions": float(history[0].observations.shape[1]), "features": float(len(truth))}
     # A reward that wants ever larger actions has no best policy.
     said = any(note.startswith("left open") for note in found.notes)
     judged = judge_estimate(found, truth)

@@ -61,6 +61,13 @@ class Landscape:
     curvature: Float | None = None
     # What weights that go with this design are to be multiplied by to go with true rates.
     unit: float = 1.0
+    # Computes `batch`, or None where the world does not look that close.
+    batch_of: Callable[[], Float] | None = None
+
+    @cached_property
+    def batch(self) -> Float:
+        """The same of a learner's own batch, (m, d, d): what decides where steps are seen."""
+        return self.noise if self.batch_of is None else self.batch_of()
 
     @cached_property
     def noise(self) -> Float:
@@ -74,7 +81,11 @@ class Landscape:
         """
         curvature = None if self.curvature is None else matrix @ self.curvature
         return Landscape(
-            matrix @ self.design, lambda: matrix @ self.noise @ matrix, curvature, unit
+            matrix @ self.design,
+            lambda: matrix @ self.noise @ matrix,
+            curvature,
+            unit,
+            lambda: matrix @ self.batch @ matrix,
         )
 
 

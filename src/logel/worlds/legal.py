@@ -156,7 +156,10 @@ class LegalWorld(World):
         def noise() -> Float:
             return whole.noise[:, free][:, :, free]
 
-        return Landscape(whole.design[:, free], noise, curvature, whole.unit)
+        def batch() -> Float:
+            return whole.batch[:, free][:, :, free]
+
+        return Landscape(whole.design[:, free], noise, curvature, whole.unit, batch)
 
 
 def legal_world(

@@ -118,7 +118,12 @@ class LinearWorld(World):
         j = self.coordinates
         whole = self.table.gradient(parameters @ j.T, weights, curved=curved)
         curvature = None if whole.curvature is None else j.T @ whole.curvature @ j
-        return Landscape(j.T @ whole.design, lambda: j.T @ whole.noise @ j, curvature)
+        return Landscape(
+            j.T @ whole.design,
+            lambda: j.T @ whole.noise @ j,
+            curvature,
+            batch_of=lambda: j.T @ whole.batch @ j,
+        )
 
     def natural(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
         """Gradients times the inverse information of a discounted episode."""

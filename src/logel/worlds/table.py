@@ -203,18 +203,21 @@ class TabularWorld(World):
     def gradient(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
         """Policy gradients of the observed horizon.
 
-        The noise has the shape a sampled gradient has. If the curvature is not asked for, paths
-        are known, and each step is seen so well that this shape decides: it is then that of the
-        learner's own batch. Else it is partly the Fisher-like shape of a policy-gradient estimate,
-        partly the covariance of per-episode gradients of the observer's own episodes in nearby
-        stages.
+        The noise has the shape a sampled gradient has: partly the Fisher-like shape of a
+        policy-gradient estimate, partly the covariance of per-episode gradients of the observer's
+        own episodes in nearby stages.
         """
         flow = self.flow(parameters)
-        if not curved:
-            return Landscape(flow.jacobian, lambda: self._batch_noise(flow, weights))
-        curving = self._curving(parameters, weights)
-        curvature = np.stack([curving.table(t) for t in range(len(parameters))])
-        return Landscape(flow.jacobian, lambda: self.noise_shape(flow, weights), curvature)
+        curvature = None
+        if curved:
+            curving = self._curving(parameters, weights)
+            curvature = np.stack([curving.table(t) for t in range(len(parameters))])
+        return Landscape(
+            flow.jacobian,
+            lambda: self.noise_shape(flow, weights),
+            curvature,
+            batch_of=lambda: self._batch_noise(flow, weights),
+        )
 
     def natural(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
         """Advantages of the features, which is what the inverse information makes of gradients."""
