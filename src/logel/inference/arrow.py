@@ -24,7 +24,7 @@ _SKETCH = 512
 # Rows of a stage that tell how decided a policy is.
 SOME_ROWS = 1000
 # Steps of which enough pairs share no stage, and ways to turn residuals round.
-_FEWEST_STEPS, _WAYS = 5, 400
+_FEWEST_STEPS, _WAYS = 5, 2000
 # Share of those ways in which what is left would return as much: two questions are asked.
 _CHANCE = 0.01
 
