@@ -151,6 +151,8 @@ def test_clear_learners_watched_for_long_convince() -> None:
         "long-linear-cloned/authors",
         "long-linear-known/authors",
         "long-linear-known/paper",
+        "long-network-known/authors",
+        "long-network-known/paper",
         "long-table-cloned/authors",
         "long-table-cloned/mirror",
         "long-table-cloned/paper",
