@@ -27,7 +27,10 @@ _NAMES = {
     "SB3Policy": "logel.policies.sb3",
     "Method": "logel.inference.method",
     "KnownWorld": "logel.worlds.known",
+    "Workers": "logel.workers",
     "infer_reward": "logel.inference.infer",
+    "check_estimate": "logel.inference.check",
+    "EstimateChecks": "logel.inference.check",
     "infer_group": "logel.inference.infer",
     "compare_groups": "logel.inference.infer",
     "GroupEstimate": "logel.inference.group",
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from logel.data.rollout import Rollout, record_stage
     from logel.data.stage import Episode, Stage
     from logel.errors import LogelError
+    from logel.inference.check import EstimateChecks, check_estimate
     from logel.inference.contrast import Contrast
     from logel.inference.estimate import RewardEstimate
     from logel.inference.group import GroupEstimate
@@ -56,11 +60,13 @@ if TYPE_CHECKING:
     from logel.policies.sb3 import SB3Policy
     from logel.policies.softmax import LinearSoftmax, TabularSoftmax
     from logel.rewards.linear import LinearReward
+    from logel.workers import Workers
     from logel.worlds.known import KnownWorld
 
 __all__ = [
     "Contrast",
     "Episode",
+    "EstimateChecks",
     "GroupEstimate",
     "HistoryRecorder",
     "HistoryWriter",
@@ -79,7 +85,9 @@ __all__ = [
     "SB3Policy",
     "Stage",
     "TabularSoftmax",
+    "Workers",
     "__version__",
+    "check_estimate",
     "compare_groups",
     "infer_group",
     "infer_reward",

@@ -26,8 +26,11 @@ from logel.data.settings import LearnerSettings
 from logel.data.stage import Episode
 from logel.errors import FormatError
 from logel.inference.answers import load_answer
+from logel.inference.check import Control, EstimateChecks
 from logel.inference.contrast import Contrast
+from logel.inference.controls import Variant
 from logel.inference.estimate import RewardEstimate
+from logel.inference.group import GroupEstimate
 from logel.learners.checkpoints import read_normaliser
 from logel.policies.choose import choose_policy
 from logel.policies.sb3 import SB3Policy, checkpoint_parameters
@@ -109,6 +112,29 @@ def made_contrast(folder: Path) -> None:
     )
 
 
+def made_bare_estimate(folder: Path) -> None:
+    """Without draws intervals come from a covariance."""
+    example().save(folder / "e.json")
+
+
+def made_group(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    one, two = (example(draws=rng.normal(size=(5, 3))) for _ in range(2))
+    GroupEstimate(one, {"a": one, "b": two}, np.array([0.1, 0.2, 0.3])).save(folder / "e.json")
+
+
+def made_checks(folder: Path) -> None:
+    w = np.array([0.8, -0.6, 0.0])
+    variant = Variant("so", "", w, w - 0.1, w + 0.1, 3.0)
+    controls = tuple(Control(kind, (variant, variant)) for kind in ("gammas", "shuffled"))
+    EstimateChecks(example(), controls).save(folder / "c.json")
+
+
+def read_checks(folder: Path) -> None:
+    found = EstimateChecks.load(folder / "c.json")
+    assert found.summary() and found.to_json()
+
+
 def read_estimate(folder: Path) -> None:
     found = load_answer(folder / "e.json")
     assert found.summary() and found.to_json() and repr(found)
@@ -133,6 +159,10 @@ def made_tables(folder: Path, suffix: str) -> None:
 
 def read_csv(folder: Path) -> None:
     LearningHistory.from_csv(folder / "steps.csv", stages=folder / "stages.csv")
+
+
+def read_own_csv(folder: Path) -> None:
+    LearningHistory.from_csv(folder / "steps.csv")
 
 
 def read_parquet(folder: Path) -> None:
@@ -213,6 +243,7 @@ READERS = (
     Reader("history, version 1", made_old_history, read_history),
     Reader("estimate", made_estimate, read_estimate),
     Reader("contrast", made_contrast, read_estimate),
+    Reader("check", made_checks, read_checks),
     Reader("CSV", lambda folder: made_tables(folder, "csv"), read_csv),
     Reader("Parquet", lambda folder: made_tables(folder, "parquet"), read_parquet),
     Reader("Minari", lambda folder: small_history().slice(1).to_minari(folder / "d"), read_minari),
@@ -221,6 +252,9 @@ READERS = (
     Reader("study folder", made_study, read_study_folder),
     Reader("task file", made_task, lambda f: load_result(f, TASK, made_by=MADE_BY)),
     Reader("world", made_world, read_worlds),
+    Reader("group", made_group, read_estimate),
+    Reader("estimate, no draws", made_bare_estimate, read_estimate),
+    Reader("CSV, ours", lambda f: small_history().to_csv(f / "steps.csv"), read_own_csv),
 )
 # Stages whose arrays were changed, behind a right signature.
 SIGNED = "history, signed"

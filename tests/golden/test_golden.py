@@ -47,6 +47,9 @@ TAILS = "14: without bootstrap what a cut episode misses is the features' mean n
 ENDS = "14: ends of intervals go only as far as unit weights do in what is identified"
 DRAWS = "14: the exact gauge has its direction the other way round, so other draws are drawn"
 CLONES = "15: networks stop early on small stages, and take smaller batches up to some 2,500"
+GRADUAL = "16: gradual soft value iteration is tried too, and has a share of the draws"
+BY_VALUES = "16: soft value and soft policy iteration are smoothed by values, with less rounding"
+STRAYED = "17: steps between known policies do not count for less because they strayed"
 OPENED = "17: intervals of six steps and more that show no reward exclude no direction"
 BACKWARDS = "17: what is unlearnt may be a learner of the opposite reward, read backwards"
 LEFT_OVER = "17: natural steps, and noise in Jacobians that nothing takes out, leave the same again"
@@ -75,10 +78,8 @@ CHANGED = (
     Change("softmax-plane-*/default*", INTERVALS, GROUPS, 0.1),
     Change("softmax-plane-*/joint*", INTERVALS, GROUPS, 0.1),
     Change("control-*/default*", NUMBERS, CENTRED, LITTLE),
-    Change("control-*/joint-natural", NUMBERS, CENTRED, LITTLE),
     Change("*gaussian-*/default", NUMBERS, CENTRED, LITTLE),
     Change("softmax-plane-*/default*", NUMBERS, CENTRED, LITTLE),
-    Change("softmax-plane-*/joint*", NUMBERS, CENTRED, LITTLE),
     Change("*categorical-*/default*", NUMBERS, CENTRED, LESS),
     Change("*network-*/default*", NUMBERS, CENTRED, LESS),
     Change("*/mirror*", NUMBERS, CENTRED, LESS),
@@ -91,8 +92,17 @@ CHANGED = (
     Change("gaussian-plane-constant-cloned/mirror", INTERVALS, ENDS, 1.0),
     Change("*-constant*/default", INTERVALS, DRAWS, 0.2),
     Change("network-few-rows/mirror", (*NUMBERS, "held_out"), CLONES),
+    Change("*-known*/default*", (*NUMBERS, "model"), STRAYED),
+    Change("*-known*/joint*", NUMBERS, STRAYED),
     Change("categorical-gradient-cloned/*", (*NUMBERS, "held_out"), CLONES),
     Change("network-gradient-cloned/*", (*NUMBERS, "held_out"), CLONES),
+    Change("grid-*/default*", ("models",), GRADUAL),
+    Change("*table-*/default*", ("models",), GRADUAL),
+    Change("grid-*-cloned/default", INTERVALS, GRADUAL, 0.06),
+    Change("table-*/default", INTERVALS, GRADUAL, 0.06),
+    # Nobody knows how this one learns: its few episodes leave under a nat between the rules.
+    Change("table-unequal/default", ("*",), GRADUAL),
+    Change("grid-s*-cloned/default", NUMBERS, BY_VALUES, 1e-4),
     Change("*control-*/*", INTERVALS, OPENED),
     Change("*-known-rates/*", INTERVALS, OPENED),
     Change("categorical-unequal-known/paper", INTERVALS, OPENED),

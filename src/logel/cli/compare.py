@@ -15,8 +15,10 @@ from logel.cli.console import (
     FamilyName,
     Json,
     MethodName,
+    NumberOfWorkers,
     OwnWorlds,
     Quiet,
+    RayAddress,
     Seed,
     StageRange,
     Verbose,
@@ -26,7 +28,7 @@ from logel.cli.console import (
     save_and_show,
 )
 from logel.cli.features import FeaturesName, named_features
-from logel.cli.reward import check_target, known_world, named_folders
+from logel.cli.reward import check_target, histories_in, known_world, named_folders
 from logel.errors import OptionError
 
 if TYPE_CHECKING:
@@ -82,6 +84,8 @@ def compare(
     own_worlds: OwnWorlds = False,
     out: Annotated[Path | None, Option(help="Save the contrast as JSON.")] = None,
     seed: Seed = 0,
+    workers: NumberOfWorkers = 1,
+    ray: RayAddress = None,
     json_output: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -101,6 +105,8 @@ def compare(
     if all(saved):
         contrast = _of_saved(paths, names, seed)
     else:
+        from logel.workers import Workers
+
         with progress_bars(quiet or json_output, verbose=verbose) as report:
             contrast = _of_histories(
                 paths,
@@ -112,6 +118,7 @@ def compare(
                 seed=seed,
                 pool_world=not own_worlds,
                 progress=report,
+                workers=Workers(workers, ray),
             )
     save_and_show(contrast, out, json_output=json_output)
 
@@ -159,13 +166,10 @@ def _of_histories(
 
 def _histories(paths: Sequence[Path], name: str) -> list[Path]:
     """The folders given, or those inside the only one if it is no history itself."""
-    from logel.data.folder import MANIFEST
-
-    if len(paths) == 1 and paths[0].is_dir() and not (paths[0] / MANIFEST).is_file():
-        paths = sorted(path.parent for path in paths[0].glob(f"*/{MANIFEST}"))
-    if len(paths) < 2:
-        raise OptionError(f"{name} has {len(paths)} histories: a group needs at least two learners")
-    return list(paths)
+    found = histories_in(paths)
+    if len(found) < 2:
+        raise OptionError(f"{name} has {len(found)} histories: a group needs at least two learners")
+    return found
 
 
 def _names(given: Sequence[str] | None, paths: Sequence[Sequence[Path]]) -> tuple[str, str]:

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 STUDY_NAMES = (
     *("gridworld", "gridworld-known", "gridworld-learners", "gridworld-curves"),
     *("accuracy", "accuracy-random", "accuracy-paper", "accuracy-known", "accuracy-null"),
-    *("accuracy-coverage", "accuracy-worlds", "accuracy-bound", "accuracy-jacobians"),
-    *("crossroad", "mujoco", "hopper", "reacher", "audit", "audit-wrong", "foragers"),
-    *("lunarlander", "cohort", "nulls", "misspecified"),
+    *("accuracy-coverage", "accuracy-worlds", "accuracy-control", "accuracy-bound"),
+    *("accuracy-jacobians", "crossroad", "mujoco", "hopper", "reacher"),
+    *("audit", "audit-fresh", "audit-wrong", "foragers", "lunarlander", "cohort"),
+    *("nulls", "misspecified"),
 )
 
 
@@ -57,6 +58,7 @@ def demo(
         f"True discounted reward from the start, without end: planning for the recovered reward "
         f"earns {result.value:.3f} of at most {result.best_value:.3f}; the learner's last policy "
         f"{result.learner_value:.3f}, acting at random {result.uniform_value:.3f}.\n"
+        f"verdict: {result.estimate.verdict}\n"
         f"Picture: {out}"
     )
 
@@ -82,8 +84,8 @@ def reproduce(
         Argument(
             autocompletion=one_of(STUDY_NAMES),
             help="gridworld (-known, -learners, -curves), accuracy (-random, -paper, -known, "
-            "-null, -coverage, -worlds, -bound, -jacobians), crossroad, mujoco (hopper, "
-            "reacher), audit, audit-wrong, foragers, lunarlander, cohort, nulls, "
+            "-null, -coverage, -worlds, -control, -bound, -jacobians), crossroad, mujoco (hopper, "
+            "reacher), audit, audit-fresh, audit-wrong, foragers, lunarlander, cohort, nulls, "
             "or misspecified.",
         ),
     ],

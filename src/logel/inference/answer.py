@@ -37,9 +37,7 @@ class CloneFacts(NamedTuple):
     def of(cls, clone: Clone, strength: float) -> CloneFacts:
         """`outweighed`: whether the prior says more about most parameters than the data."""
         # In a table, states that are not visited know nothing, which is no matter of units.
-        outweighed = not clone.fisher.tabular and bool(
-            np.median(clone.fisher.diagonal()) < strength
-        )
+        outweighed = not clone.fisher.tabular and clone.typical_information < strength
         return cls(clone.held_out, clone.converged, outweighed)
 
     @classmethod

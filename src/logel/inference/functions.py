@@ -48,6 +48,8 @@ from logel.worlds.own_episodes import StageJacobian
 
 # Weights from which their own spread can be told well enough to shrink them by it.
 _MANY_WEIGHTS = 10
+# Steps left out together: what a critic has not learnt at one step it lacks at the next one too.
+_TOGETHER = 2
 # Schedules less probable than this, in units of the most probable, are left out.
 _NEGLIGIBLE = 0.01
 
@@ -283,9 +285,18 @@ class _Weighed(NamedTuple):
 
 
 def find_weights(
-    all_steps: FunctionSteps, gauge: Gauge, rates: Float | None, method: Method, seed: int
+    all_steps: FunctionSteps,
+    gauge: Gauge,
+    rates: Float | None,
+    method: Method,
+    seed: int,
+    *,
+    lagging: bool = False,
 ) -> Found:
-    """Weights, rates and their uncertainty from steps in standard form."""
+    """Weights, rates and their uncertainty from steps in standard form.
+
+    With `lagging`, a critic that we do not have led the learner: steps' disagreement counts too.
+    """
     basis = gauge.identified
     steps = all_steps.projected(basis)
     m = steps.steps.n_steps
@@ -296,6 +307,8 @@ def find_weights(
         among = schedules(m)
     answers, shares, likeliest = _by_schedule(steps, among, method)
     best = _averaged(answers, shares)
+    if lagging:
+        best = best._replace(learner=best.learner + _disagreement(likeliest, best.rates, method))
     weights = basis @ best.weights
     found = Found(
         weights=weights,
@@ -395,11 +408,7 @@ def _answer(
     steps: FunctionSteps, rates: Float, method: Method, *, uncertain: bool = True
 ) -> _Weighed:
     """The answer for given rates."""
-    ridge = _penalty(steps.steps, rates, method)
-    noise = _expected_noise(steps, rates, ridge)
-    if not method.debias:
-        # The learner followed the advantages' noise; it did not follow the errors of clones.
-        noise[:, :-1, :-1] = 0.0
+    ridge, noise = _ridge_and_noise(steps, rates, method)
     solution = solve(steps.steps, rates, ridge=ridge)
     weights = solution.weights
     if noise.any():
@@ -411,6 +420,15 @@ def _answer(
         )
     learner = _learner_covariance(steps, noise, rates, weights, ridge)
     return _Weighed(weights, rates, sampling, learner, solution)
+
+
+def _ridge_and_noise(steps: FunctionSteps, rates: Float, method: Method) -> tuple[float, Float]:
+    ridge = _penalty(steps.steps, rates, method)
+    noise = _expected_noise(steps, rates, ridge)
+    if not method.debias:
+        # The learner followed the advantages' noise; it did not follow the errors of clones.
+        noise[:, :-1, :-1] = 0.0
+    return ridge, noise
 
 
 def _cleaned(steps: Steps, noise: Float, rates: Float, ridge: float) -> Float:
@@ -465,6 +483,14 @@ def _learner_covariance(
     # What the penalty hides is as uncertain as the prior it stands for; the rest is the data's.
     hidden = squared / freedom * ridge * inverse @ inverse
     return np.asarray(excess * inverse @ seen @ inverse + hidden)
+
+
+def _disagreement(steps: FunctionSteps, rates: Float, method: Method) -> Float:
+    """Covariance of the weights by leaving out each pair of neighbouring steps in turn."""
+    ridge, noise = _ridge_and_noise(steps, rates, method)
+    pair = np.arange(len(rates)) * max(len(rates) // _TOGETHER, 2) // len(rates)
+    kept = [np.where(pair == p, 0.0, rates) for p in range(pair.max() + 1)]
+    return spread_of(np.stack([_cleaned(steps.steps, noise, some, ridge) for some in kept]))
 
 
 def words(method: Method, basis: Basis, steps: FunctionSteps, *, known: bool, rated: bool) -> str:

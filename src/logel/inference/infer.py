@@ -13,11 +13,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
+from logel.data.contents import Kept
 from logel.data.history import LearningHistory
+from logel.data.settings import LearnerSettings
+from logel.data.stage import Stage
 from logel.errors import IdentificationError, OptionError
 from logel.inference.answer import Asked, CloneFacts, Found, answer
 from logel.inference.arguments import settled
@@ -34,7 +38,7 @@ from logel.inference.parameters import ParameterSteps
 from logel.inference.path import find_along_path, path_applies
 from logel.inference.replayed import find_by_replay, replay_applies
 from logel.inference.shared import shared_estimate
-from logel.inference.watched import Look, Watched, naming
+from logel.inference.watched import Look, Watched, naming, unheard
 from logel.policies.base import Policy
 from logel.policies.cloning import ClonedPath, known_or_cloned
 from logel.replay.learner import Learner
@@ -42,6 +46,7 @@ from logel.rules.functions import Basis, StageSums, stage_sums
 from logel.rules.rates import Rates
 from logel.threads import limited_threads
 from logel.types import FeatureFunction, Float, Progress
+from logel.workers import SERIAL, Executor, Workers, opened
 from logel.worlds.known import KnownWorld, known_world
 
 __all__ = ["METHODS", "Method", "compare_groups", "infer_group", "infer_reward"]
@@ -65,6 +70,7 @@ def infer_reward(
     pool_world: bool = True,
     progress: Progress | None = None,
     world: KnownWorld | Any = None,
+    workers: int | Workers | Executor = 1,
 ) -> RewardEstimate:
     """Recover the reward weights of a learner from its history, or those that several share.
 
@@ -99,16 +105,19 @@ def infer_reward(
         world: What every action leads to, for tables and method "joint": a map of successors
             (S, A), probabilities (S, A, S) or sparse (S A, S), or a `KnownWorld`, which can say
             more. What is not given is counted.
+        workers: How many processes compute at a time, or where on a cluster (`Workers`; opened
+            once, they serve many answers). The answer is the same to the last bit.
     """
     policy, gamma = settled(history, policy, gamma, known=use_parameters)
     asked = _Request(
         *(policy, gamma, method, features, use_parameters, intervals, seed, learner, world)
     )
-    report = progress or _say_nothing
-    if isinstance(history, LearningHistory):
-        found, gauge, facts = asked.one(asked.watched(history, report))
-        return answer(found, gauge, facts)
-    return shared_estimate(asked.several(history, pool_world, report))
+    report = progress or unheard
+    with opened(workers) as run:
+        if isinstance(history, LearningHistory):
+            found, gauge, facts = asked.one(asked.watched(history, report, run))
+            return answer(found, gauge, facts)
+        return shared_estimate(asked.several(history, pool_world, report, run))
 
 
 @limited_threads()
@@ -125,6 +134,7 @@ def infer_group(
     pool_world: bool = True,
     progress: Progress | None = None,
     world: KnownWorld | Any = None,
+    workers: int | Workers | Executor = 1,
 ) -> GroupEstimate:
     """Recover the weights of learners that resemble each other: a mean, a spread, and each one's.
 
@@ -144,10 +154,12 @@ def infer_group(
         pool_world: Whether they live in one world.
         progress: Called with (what, done, total) during long work.
         world: What is known of the world or, if each has one of its own, of all of them.
+        workers: How many processes fit learners at a time.
     """
     policy, gamma = settled(histories, policy, gamma, known=use_parameters)
     asked = _Request(*(policy, gamma, method, features, use_parameters, True, seed, learner, world))
-    return group_estimate(asked.several(histories, pool_world, progress or _say_nothing))
+    with opened(workers) as run:
+        return group_estimate(asked.several(histories, pool_world, progress or unheard, run))
 
 
 @limited_threads()
@@ -166,6 +178,7 @@ def compare_groups(
     pool_world: bool = True,
     progress: Progress | None = None,
     world: KnownWorld | Any = None,
+    workers: int | Workers | Executor = 1,
 ) -> Contrast:
     """How the weights of two groups differ; `Contrast.of` compares groups inferred before.
 
@@ -183,6 +196,7 @@ def compare_groups(
         pool_world: Whether all learners of both groups live in one world.
         progress: Called with (what, done, total) during long work.
         world: What is known of the world or, if each has one of its own, of all of them.
+        workers: How many processes fit learners at a time.
     """
     groups = named_histories(first), named_histories(second)
     everyone = {
@@ -192,7 +206,8 @@ def compare_groups(
         raise OptionError(f"the groups need different names, not {names[0]!r} twice")
     policy, gamma = settled(everyone, policy, gamma, known=use_parameters)
     asked = _Request(*(policy, gamma, method, features, use_parameters, True, seed, learner, world))
-    cohort = asked.several(everyone, pool_world, progress or _say_nothing)
+    with opened(workers) as run:
+        cohort = asked.several(everyone, pool_world, progress or unheard, run)
     one, other = (group_estimate(cohort.called(f"{name}: ")) for name in names)
     return Contrast.of(one, other, names=names, seed=seed)
 
@@ -211,18 +226,23 @@ class _Request:
     learner: Learner | None
     world: KnownWorld | Any
 
-    def watched(self, history: LearningHistory, report: Progress) -> Watched:
+    def watched(
+        self, history: LearningHistory, report: Progress = unheard, run: Executor = SERIAL
+    ) -> Watched:
         """A history as it is to be looked at."""
         if len(history) < 2:
             raise IdentificationError(
                 f"the history has {len(history)} stage: at least two are needed to see the "
                 "learner move"
             )
+        if not isinstance(history.source, tuple):
+            history = replace(history, source=Kept(history.source))
         history, policy, features = allowing(history, self.policy, self.features)
         return Watched(
             *(history, policy, self.gamma, features, self.use_parameters),
             *(self.intervals, self.seed, report),
             world=None if self.world is None else known_world(self.world, policy)[0],
+            run=run,
         )
 
     def one(self, watched: Watched) -> tuple[Found, Gauge, Asked]:
@@ -256,7 +276,9 @@ class _Request:
         )
         return found, gauge, facts
 
-    def several(self, histories: Histories, pool_world: bool, report: Progress) -> Cohort:
+    def several(
+        self, histories: Histories, pool_world: bool, report: Progress, run: Executor
+    ) -> Cohort:
         """What each of several histories shows."""
         named = named_histories(histories)
         policy = allowing_all(named, self.policy) if pool_world else self.policy
@@ -264,10 +286,11 @@ class _Request:
         sure = replace(self, policy=policy, intervals=True)
         cohort = infer_each(
             named,
-            lambda history: sure.watched(history, _say_nothing),
+            sure.watched,
             sure.one,
             pool_world=pool_world,
             report=report,
+            run=run,
         )
         return replace(cohort, intervals=self.intervals)
 
@@ -279,10 +302,6 @@ def _contradicted(watched: Watched) -> tuple[str, ...]:
     given, table = known_world(watched.world, watched.policy)
     note = given.check(watched.stages(), table)
     return () if note is None else (note,)
-
-
-def _say_nothing(what: str, done: int, total: int) -> None:
-    """The progress of one among many."""
 
 
 def _choose(method: str | Method, watched: Watched, learner: Learner | None) -> tuple[str, Method]:
@@ -326,6 +345,7 @@ def _path(watched: Watched, look: Look, method: Method) -> tuple[Float, ClonedPa
         use_parameters=False,
         rng=np.random.default_rng(watched.seed),
         progress=watched.report,
+        run=watched.run,
     )
 
 
@@ -347,13 +367,12 @@ def _in_parameters(watched: Watched, look: Look, method: Method) -> _Outcome:
         seed=watched.seed,
     )
     rates = watched.history.learning_rates
-    for t, stage in enumerate(watched.stages()):
+    clones = [None] * len(parameters) if path is None else path.clones
+    known = zip(parameters, clones, strict=True)
+    for t, record in enumerate(watched.each(steps.recorder, known, "Jacobians")):
         rate = None if rates is None or t == 0 else float(rates[t - 1])
         with naming(t):
-            steps.add(stage, parameters[t], None if path is None else path.clones[t], rate)
-        n, rows = stage.n_episodes, stage.n_steps
-        logger.info("stage %d: Jacobian from %d episodes, %d steps", t, n, rows)
-        watched.report("Jacobians", t + 1, len(watched.history))
+            steps.take(record, rate)
     gauge = steps.with_weak(gauge)
     return steps.find(gauge, watched.report), gauge, method, CloneFacts.of_path(path)
 
@@ -382,7 +401,9 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
             "the policies do not move between stages: there is nothing to explain"
         )
     gauge = replace(gauge, weak=steps.weak.weak_directions(gauge.identified))
-    found = find_weights(steps, gauge, rates, method, watched.seed)
+    # A critic of the learner's own that was never seen, and learnt from other episodes.
+    lagging = LearnerSettings.of(history) is not None and not history.own_episodes
+    found = find_weights(steps, gauge, rates, method, watched.seed, lagging=lagging)
     found = replace(
         found, words=words(method, basis, steps, known=path is None, rated=rates is not None)
     )
@@ -394,22 +415,19 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
 
 def _sums(watched: Watched, basis: Basis, parameters: Float, method: Method) -> list[StageSums]:
     """Every stage in the basis, streamed."""
-    result = []
-    for t, stage in enumerate(watched.stages()):
-        with naming(t):
-            result.append(
-                stage_sums(
-                    basis,
-                    stage,
-                    parameters[t],
-                    parameters[t + 1] if t + 1 < len(parameters) else None,
-                    gamma=watched.gamma,
-                    trace=method.trace,
-                    bootstrap=method.bootstrap,
-                    n_groups=method.n_groups,
-                )
-            )
-        n, rows = stage.n_episodes, stage.n_steps
-        logger.info("stage %d: advantages from %d episodes, %d steps", t, n, rows)
-        watched.report("advantages", t + 1, len(watched.history))
-    return result
+    work = partial(
+        _stage_sums,
+        basis,
+        gamma=watched.gamma,
+        trace=method.trace,
+        bootstrap=method.bootstrap,
+        n_groups=method.n_groups,
+    )
+    return list(watched.each(work, zip_longest(parameters, parameters[1:]), "advantages"))
+
+
+def _stage_sums(
+    basis: Basis, stage: Stage, policies: tuple[Float, Float | None], **options: Any
+) -> StageSums:
+    """One stage in the basis, with its policy and the next one."""
+    return stage_sums(basis, stage, *policies, **options)

@@ -12,14 +12,16 @@ intervals. So the same object serves a whole history and a learner that is watch
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from logel.data.stage import Stage
 from logel.errors import HistoryError
 from logel.inference.answer import Found, path_words
-from logel.inference.arrow import SOME_ROWS, less_decided, repeated_in, sketched
+from logel.inference.arrow import less_decided, repeated_in, sketched
 from logel.inference.gauge import Gauge, JacobianMoments, explain_grams
 from logel.inference.method import Method
 from logel.inference.noise import IdentityMetric
@@ -48,6 +50,18 @@ from logel.types import Array, Float, Progress
 
 # A movement smaller than this is what rounding leaves of a converged fit.
 _STILL = 1e-9
+
+
+def _recorded(
+    policy: Policy,
+    method: Method,
+    stage: Stage,
+    known: tuple[Float, Clone | None],
+    *,
+    gamma: float,
+    n: int,
+) -> StageRecord:
+    return record_stage(stage, policy, *known, method, gamma=gamma, n_groups=n)
 
 
 @dataclass
@@ -117,25 +131,19 @@ class ParameterSteps:
         """Whether something asks for replicates."""
         return self.n_groups > 2 and (self.wanted or self.method.debias == "auto")
 
-    def add(
-        self, stage: Stage, parameters: Float, cloned: Clone | None, rate: float | None = None
-    ) -> None:
-        """Take in a stage with features, and the step that led to it at a known or unknown rate."""
-        record = record_stage(
-            stage,
-            self.policy,
-            parameters,
-            cloned,
-            self.method,
-            gamma=self.gamma,
-            n_groups=self.n_groups,
-        )
-        if record.sample.n_groups < self.n_groups:
+    @property
+    def recorder(self) -> Callable[[Stage, tuple[Float, Clone | None]], StageRecord]:
+        """Makes a record of a stage with features, its parameters and its clone, if it has one."""
+        return partial(_recorded, self.policy, self.method, gamma=self.gamma, n=self.n_groups)
+
+    def take(self, record: StageRecord, rate: float | None = None) -> None:
+        """Take in a stage, and the step that led to it at a known or unknown rate."""
+        if (n := record.sample.n_groups) < self.n_groups:
             raise HistoryError(
-                f"{stage.n_episodes} episodes cannot be split into the {self.n_groups} groups of "
+                f"{n} episodes cannot be split into the {self.n_groups} groups of "
                 "the stages before: observe as many in every stage, or lower n_groups"
             )
-        self._ends = [*self._ends[:1], (stage.observations[:SOME_ROWS], parameters)]
+        self._ends = [*self._ends[:1], (record.seen, record.sample.parameters)]
         if self._last is not None:
             self._add_step(self._last, record, rate)
         self._last = record

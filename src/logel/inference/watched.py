@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from logel.data.contents import elsewhere
 from logel.data.history import LearningHistory
-from logel.data.stage import Stage
+from logel.data.stage import Stage, StageSource
 from logel.errors import IdentificationError, LogelError, OptionError
 from logel.inference.arrow import SOME_ROWS, less_decided
 from logel.inference.deviations import Deviations
@@ -23,6 +25,7 @@ from logel.policies.base import Policy
 from logel.policies.cloning import known_parameters
 from logel.rewards.features import feature_names, featured
 from logel.types import Array, FeatureFunction, Float, Progress
+from logel.workers import SERIAL, Executor
 from logel.worlds.base import World
 from logel.worlds.choose import Pooler, pooler
 from logel.worlds.critic import ScaleSums, StateScale
@@ -39,6 +42,7 @@ class Watched:
         offset: Constants subtracted from the features, shape (q,), see `FeatureMoments.offset`.
         world: What is known of the world, or None.
         company: The learners it is inferred together with, itself among them, or None.
+        run: What runs independent pieces of work.
     """
 
     history: LearningHistory
@@ -52,14 +56,44 @@ class Watched:
     offset: Float | None = None
     world: KnownWorld | None = None
     company: Company | None = None
+    run: Executor = SERIAL
 
     def stages(self) -> Iterator[Stage]:
         """The stages with features, checked against the policy; errors name the stage."""
+        seen = self._seen
         for t, stage in enumerate(self.history):
             with naming(t):
-                self.policy.check(stage)
-                stage = featured(stage, self.features, t, self.offset)
+                stage = seen.checked(stage, t)
             yield stage
+
+    def each(self, work: StageWork, given: Iterable[Any], what: str) -> Iterator[Any]:
+        """`work(stage, item)` for every stage as `stages` yields it, wherever that runs.
+
+        Args:
+            work: At the top level of a module, or a `partial` of such a function.
+            given: One item per stage.
+            what: It is for, to be reported.
+        """
+        far = elsewhere(self.history.source)
+        here = self.history if far is None else repeat(None, len(self.history))
+        items = ((t, stage, item) for t, (stage, item) in enumerate(zip(here, given, strict=True)))
+        done = self.run.map(_with_stage, items, (work, self._seen, far))
+        for t, (result, n_episodes, n_steps) in enumerate(done):
+            logger.info("stage %d: %s from %d episodes, %d steps", t, what, n_episodes, n_steps)
+            self.report(what, t + 1, len(self.history))
+            yield result
+
+    @property
+    def elsewhere(self) -> Watched:
+        """The same for another process, which has nobody to report to; with the look if taken."""
+        there = replace(self, report=unheard, run=SERIAL)
+        if "look" in self.__dict__:
+            there.__dict__.update(look=self.look, extremes=self.extremes)
+        return there
+
+    @property
+    def _seen(self) -> _Seen:
+        return _Seen(self.policy, self.features, self.offset)
 
     def without(self, group: int, n_groups: int) -> Iterator[Stage]:
         """The same with one group of episodes left out of every stage."""
@@ -113,6 +147,39 @@ class Watched:
         unusual = deviations.notes() if known is None else ()
         found = names, seen, scale.scale(), min(episodes), n_rows, known
         return Look(*found, (ends[0], ends[-1]), unusual)
+
+
+def unheard(what: str, done: int, total: int) -> None:
+    """The progress of one among many."""
+
+
+StageWork = Callable[[Stage, Any], Any]
+
+
+class _Seen(NamedTuple):
+    """How stages are looked at."""
+
+    policy: Policy
+    features: FeatureFunction | None
+    offset: Float | None
+
+    def checked(self, stage: Stage, t: int) -> Stage:
+        """With features, and checked against the policy."""
+        self.policy.check(stage)
+        return featured(stage, self.features, t, self.offset)
+
+
+def _with_stage(
+    common: tuple[StageWork, _Seen, StageSource | None], item: tuple[int, Stage | None, Any]
+) -> tuple[Any, int, int]:
+    """A piece of work on a stage that came along, or is read where the work is done."""
+    work, seen, source = common
+    t, stage, given = item
+    if stage is None:
+        assert source is not None
+        stage = source[t]
+    with naming(t):
+        return work(seen.checked(stage, t), given), stage.n_episodes, stage.n_steps
 
 
 @contextmanager

@@ -171,7 +171,8 @@ def claims(table: pd.DataFrame) -> Iterator[Claim]:
 def summary(table: pd.DataFrame) -> str:
     """One line per wrong assumption."""
     lines = [
-        "| wrong | parameters | runs | error | coverage | width | warns | coverage if not |",
+        "| wrong | parameters | runs | error | coverage | width | warns "
+        "| coverage if it does not |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for (case, known), rows in table.groupby(["case", "known"], sort=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from logel.errors import OptionError
 from logel.studies import (
     accuracy,
+    accuracy_control,
     accuracy_intervals,
     accuracy_jacobians,
     accuracy_worlds,
@@ -34,12 +35,14 @@ STUDIES = {
         accuracy_intervals.NULL,
         accuracy_intervals.COVERAGE,
         accuracy_worlds.STUDY,
+        accuracy_control.STUDY,
         accuracy.BOUND,
         accuracy_jacobians.STUDY,
         crossroad.STUDY,
         hopper.STUDY,
         reacher.STUDY,
         audit.STUDY,
+        audit.FRESH,
         audit_wrong.STUDY,
         foragers.STUDY,
         lunarlander.STUDY,
