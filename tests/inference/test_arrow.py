@@ -113,6 +113,15 @@ def test_rates_that_fall_are_no_change_of_mind() -> None:
     assert repeated_share(predicted + left, left) < 0.05
 
 
+def test_noisy_designs_do_not_shorten_the_prediction() -> None:
+    rng = np.random.default_rng(4)
+    design = np.tile(rng.normal(size=(40, 1)), (10, 1, 1))
+    steps = np.concatenate([design + 0.3 * rng.normal(size=design.shape), design], axis=2)
+    # Half the weight, as noise as large as the design would leave it.
+    assert repeated_in(steps, np.ones(10), np.array([0.5])) > 0.1
+    assert repeated_in(steps, np.ones(10), np.array([0.5]), noisy=True) < 0.02
+
+
 def test_sketches_keep_inner_products() -> None:
     rng = np.random.default_rng(2)
     few, many = rng.normal(size=(100, 3)), rng.normal(size=(20_000, 3))

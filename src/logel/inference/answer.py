@@ -20,9 +20,10 @@ from logel.types import Float
 
 # A weight of which the gauge leaves less than this has neither size nor interval.
 _SILENT = 1e-6
-# Share of what steps have in common that may be left at every one of them. Learners whose rule is
-# the fitted one leave nothing; where the reward lies outside the features it is a half and more.
-_MUCH = 0.25
+# Share of what steps have in common that may be left again and again. Learners whose rule is the
+# fitted one leave nothing that is no chance; a missing feature leaves a tenth to a half, a reward
+# outside the features a half and more.
+_MUCH = 0.1
 
 
 class CloneFacts(NamedTuple):

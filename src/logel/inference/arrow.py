@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from logel.policies.base import Policy
-from logel.types import Array, Float
+from logel.types import Array, Flags, Float
 
 # Share of its decisions that a policy keeps if it does no worse than to change its mind.
 _KEPT = 0.5
@@ -24,7 +24,7 @@ _SKETCH = 512
 # Rows of a stage that tell how decided a policy is.
 SOME_ROWS = 1000
 # Steps of which enough pairs share no stage, and ways to turn residuals round.
-_FEWEST_STEPS, _WAYS = 5, 400
+_FEWEST_STEPS, _WAYS = 5, 2000
 # Share of those ways in which what is left would return as much: two questions are asked.
 _CHANCE = 0.01
 
@@ -69,9 +69,18 @@ def sketched(columns: Float) -> Float:
     return sketch
 
 
-def repeated_in(steps: Float, rates: Float, weights: Float) -> float:
-    """`repeated_share` of steps whose design and movement stand side by side, (m, k, q + 1)."""
+def repeated_in(steps: Float, rates: Float, weights: Float, *, noisy: bool = False) -> float:
+    """`repeated_share` of steps whose design and movement stand side by side, (m, k, q + 1).
+
+    Where the design is noisy, the weights come out too small by what its noise adds to its square.
+    That is no direction: the prediction is made as long as steps that share no stage say.
+    """
     predicted = rates[:, None] * (steps[:, :, :-1] @ weights)
+    if noisy:
+        apart = _apart(len(steps))
+        square = float((predicted @ predicted.T)[apart].sum())
+        length = float((steps[:, :, -1] @ predicted.T)[apart].sum()) / square if square > 0 else 0
+        predicted = predicted * (length if length > 0 else 1.0)
     return repeated_share(steps[:, :, -1], steps[:, :, -1] - predicted)
 
 
@@ -102,7 +111,7 @@ def _returning(moved: Float, left: Float, seed: int) -> float:
     Only pairs of steps that share no stage are compared: errors of a clone enter both of its steps.
     """
     m = len(moved)
-    apart = np.abs(np.subtract.outer(np.arange(m), np.arange(m))) > 1
+    apart = _apart(m)
     common = float((moved @ moved.T)[apart].sum())
     rest = np.where(apart, left @ left.T, 0.0)
     signs = np.random.default_rng([seed, m]).choice([-1.0, 1.0], (_WAYS, m))
@@ -110,3 +119,8 @@ def _returning(moved: Float, left: Float, seed: int) -> float:
     if common <= 0 or (turned >= rest.sum()).mean() > _CHANCE:
         return 0.0
     return float(np.clip(rest.sum() / common, 0.0, 1.0))
+
+
+def _apart(m: int) -> Flags:
+    """Which of m steps share no stage, shape (m, m)."""
+    return np.asarray(np.abs(np.subtract.outer(np.arange(m), np.arange(m))) > 1)

@@ -229,7 +229,9 @@ class ParameterSteps:
             keeps_scale=rates is not None,
             spread=spread,
             unlearns=self._unlearns(),
-            repeats=repeated_in(np.stack(self._sketches), solution.learning_rates, found.weights),
+            repeats=repeated_in(
+                np.stack(self._sketches), solution.learning_rates, found.weights, noisy=True
+            ),
             notes=(
                 *shortness(len(self._grams)),
                 *([found.noise_note()] if self.method.debias else []),

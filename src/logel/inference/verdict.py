@@ -32,7 +32,7 @@ _DOUBTS = {
     "than wanting nothing does",
     Status.REVERSIBLE: "the learner loses most of what it had decided: one that wants the "
     "opposite, read backwards, looks the same",
-    Status.INCOMPLETE: "something that these features do not tell moves the learner at every step",
+    Status.INCOMPLETE: "something that these weights do not tell moves the learner again and again",
     Status.OUT_OF_SCALE: "weights or intervals are no usable numbers",
     Status.OTHER_EPISODES: "the learner followed a critic that learnt from other episodes than "
     "these",
