@@ -19,29 +19,30 @@ import numpy as np
 
 from logel.data.history import LearningHistory
 from logel.errors import IdentificationError, OptionError
-from logel.inference.answer import Asked, CloneFacts, Found, answer
+from logel.inference.answer import Asked, CloneFacts, answer
 from logel.inference.arguments import settled
 from logel.inference.cohort import Cohort, Histories, infer_each, named_histories
 from logel.inference.contrast import Contrast
 from logel.inference.estimate import RewardEstimate
 from logel.inference.extremes import in_words
+from logel.inference.found import Found
 from logel.inference.functions import find_weights, function_steps, words
 from logel.inference.gauge import FAR_LEVEL, Gauge, check_movement
 from logel.inference.group import GroupEstimate, group_estimate
 from logel.inference.masked import allowing, allowing_all
 from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
+from logel.inference.passes import basis_sums, stage_parameters
 from logel.inference.path import find_along_path, path_applies
 from logel.inference.replayed import find_by_replay, replay_applies
 from logel.inference.shared import shared_estimate
 from logel.inference.watched import Look, Watched, naming
 from logel.policies.base import Policy
-from logel.policies.cloning import ClonedPath, known_or_cloned
 from logel.replay.learner import Learner
-from logel.rules.functions import Basis, StageSums, stage_sums
+from logel.rules.functions import Basis
 from logel.rules.rates import Rates
 from logel.threads import limited_threads
-from logel.types import FeatureFunction, Float, Progress
+from logel.types import FeatureFunction, Progress
 from logel.worlds.known import KnownWorld, known_world
 
 __all__ = ["METHODS", "Method", "compare_groups", "infer_group", "infer_reward"]
@@ -307,7 +308,7 @@ def _along_path(watched: Watched, look: Look, method: Method) -> _Outcome:
 def _by_replay(watched: Watched, look: Look, method: Method, learner: Learner | None) -> _Outcome:
     """Policies move as the learner's own code moves them."""
     other, gauge, _, _ = _in_functions(watched, look, METHODS["mirror"])
-    parameters, path = _path(watched, look, method)
+    parameters, path = stage_parameters(watched, look, method)
     found = find_by_replay(watched, method, parameters, gauge, other, learner)
     if found.rule == "replay":
         # What Jacobians hardly tell is no matter here: intervals are those of replayed updates.
@@ -315,26 +316,12 @@ def _by_replay(watched: Watched, look: Look, method: Method, learner: Learner | 
     return found, gauge, method, CloneFacts.of_path(path)
 
 
-def _path(watched: Watched, look: Look, method: Method) -> tuple[Float, ClonedPath | None]:
-    """Parameters of every stage, and the clones behind them if they are not known."""
-    if look.parameters is not None:
-        return look.parameters, None
-    return known_or_cloned(
-        watched.history,
-        watched.policy,
-        method.clone,
-        use_parameters=False,
-        rng=np.random.default_rng(watched.seed),
-        progress=watched.report,
-    )
-
-
 def _in_parameters(watched: Watched, look: Look, method: Method) -> _Outcome:
     """Parameters move along Jacobians."""
     gauge = look.gauge(bootstrap=False)
     if method.centres:
         watched = replace(watched, offset=look.seen.moments.offset(beyond=FAR_LEVEL))
-    parameters, path = _path(watched, look, method)
+    parameters, path = stage_parameters(watched, look, method)
     check_movement(np.diff(parameters, axis=0))
     groups = max(min(method.n_groups, look.fewest), 1)
     steps = ParameterSteps(
@@ -363,7 +350,7 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
     gauge = look.gauge(bootstrap=method.bootstrap)
     watched = replace(watched, offset=look.seen.moments.offset())
     history, rates = watched.history, watched.history.learning_rates
-    parameters, path = _path(watched, look, method)
+    parameters, path = stage_parameters(watched, look, method)
     if method.debias is None:
         method = replace(method, debias=not history.own_episodes)
     if method.rates is None:
@@ -372,7 +359,7 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
         watched.policy, method.state_features, look.scale, deviations=method.deviations
     )
     steps = function_steps(
-        _sums(watched, basis, parameters, method),
+        basis_sums(watched, basis, parameters, method),
         pool=method.pool,
         prior_strength=None if path is None else method.clone.prior_strength,
         rates=rates,
@@ -389,26 +376,3 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
     if not (watched.intervals and (path is None or method.tellable)):
         found = replace(found, spread=None)
     return found, gauge, method, CloneFacts.of_path(path)
-
-
-def _sums(watched: Watched, basis: Basis, parameters: Float, method: Method) -> list[StageSums]:
-    """Every stage in the basis, streamed."""
-    result = []
-    for t, stage in enumerate(watched.stages()):
-        with naming(t):
-            result.append(
-                stage_sums(
-                    basis,
-                    stage,
-                    parameters[t],
-                    parameters[t + 1] if t + 1 < len(parameters) else None,
-                    gamma=watched.gamma,
-                    trace=method.trace,
-                    bootstrap=method.bootstrap,
-                    n_groups=method.n_groups,
-                )
-            )
-        n, rows = stage.n_episodes, stage.n_steps
-        logger.info("stage %d: advantages from %d episodes, %d steps", t, n, rows)
-        watched.report("advantages", t + 1, len(watched.history))
-    return result

@@ -93,6 +93,27 @@ def fit_known_path(
     )
 
 
+def step_information(model: Rule, states: Float, parameters: Float) -> tuple[Float, Float]:
+    """What every step says about a change of the parameters, in units of its noise.
+
+    Args:
+        model: A rule in its world.
+        states: Known, (m + 1, D).
+        parameters: Weights and nuisance parameters around which it is asked, (q + k,).
+
+    Returns:
+        Information (m, q + k, q + k), and pulls away from the parameters (m, q + k).
+    """
+    steps = _Steps.of(model, states[:-1], parameters)
+    error = states[1:] - steps.following
+    both = np.concatenate([steps.design, error[:, :, None]], axis=2)
+    inverse = steps.solve(both)
+    misfit = np.einsum("md,md->m", error, inverse[:, :, -1]) / model.state_dim
+    noise = (max(float(misfit.mean()), 1e-14) * _step_sizes(misfit))[:, None, None]
+    products = np.swapaxes(steps.design, 1, 2) @ (inverse / noise)
+    return products[:, :, :-1], products[:, :, -1]
+
+
 class _Steps(NamedTuple):
     """What a model says about steps from known states, and products with its noise."""
 

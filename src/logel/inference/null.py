@@ -41,7 +41,7 @@ def turned_gain(steps: Steps, learning_rates: Float | None, *, seed: int) -> flo
     """
     grams = steps.grams()
     square, inner = grams[:, :-1, :-1], grams[:, :-1, -1]
-    signs = _signs(steps.n_steps, seed)
+    signs = step_signs(steps.n_steps, seed)
     if learning_rates is None:
         explained = _with_own_rates(square, inner, signs)
     else:
@@ -62,7 +62,7 @@ def shortness(n_steps: int) -> tuple[str, ...]:
     )
 
 
-def _signs(m: int, seed: int) -> Float:
+def step_signs(m: int, seed: int) -> Float:
     """Ways to turn steps round, shape (n, m), the first of them none; opposites count as one."""
     if m <= _ALL_WAYS:
         ways = np.arange(2 ** (m - 1))

@@ -18,7 +18,7 @@ import numpy as np
 
 from logel.data.stage import Stage
 from logel.errors import HistoryError
-from logel.inference.answer import Found, path_words
+from logel.inference.found import Found, path_words
 from logel.inference.gauge import Gauge, JacobianMoments, explain_grams
 from logel.inference.method import Method
 from logel.inference.noise import IdentityMetric

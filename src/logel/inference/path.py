@@ -16,9 +16,9 @@ from scipy.special import logsumexp
 
 from logel.data.stage import Stage
 from logel.errors import IdentificationError, OptionError
-from logel.inference.answer import Found
 from logel.inference.choose import RuleChoice, choose_rule, prior_cost
 from logel.inference.direction import Account, Evidence, student_accounts
+from logel.inference.found import Found
 from logel.inference.gauge import FAR_LEVEL, Fit, Gauge, check_movement, explain
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
@@ -80,16 +80,9 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
             f"({LARGEST_KNOWN} if they are known; hidden, their cube times the steps may reach "
             f"{AFFORDABLE:.2g}) and up to {LARGEST_ROWS} observed times: use 'two-step' for others"
         )
-    common, policy = watched.common, watched.policy
-    moments = common.moments
-    names = _among((TabularWorld if policy.tabular else LinearWorld).offers, method)
-    # Q-learners are drawn to what they have not tried by rewards below its first value, zero: the
-    # level of the features is theirs to see, unless it is so far off that it cannot be meant.
-    beyond = FAR_LEVEL if "q-learning" in names else 0.0
-    watched = replace(watched, offset=moments.offset(beyond=beyond))
-    gauge = common.gauge(bootstrap=_life_goes_on(policy, names))
-    basis = feature_basis(gauge, moments.ranges())
-    worlds = _Worlds(watched, basis, look.fewest)
+    names, offset, basis = grounds(watched, method)
+    watched = replace(watched, offset=offset)
+    worlds = Worlds(watched, basis, look.fewest)
     rng = np.random.default_rng(watched.seed)
     known = look.parameters
     if known is None:
@@ -97,7 +90,7 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     else:
         found, draw = _regressed(worlds, names, method, known)
     # Another of the rules may have heard what the chosen one cannot.
-    gauge = look.gauge(bootstrap=_life_goes_on(policy, [found.rule]))
+    gauge = look.gauge(bootstrap=_life_goes_on(watched.policy, [found.rule]))
     found = replace(
         found,
         weights=gauge.project(found.weights),
@@ -109,6 +102,18 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
         draws = draws - (draws @ gauge.directions.T) @ gauge.directions
         found = replace(found, spread=replace(found.spread, draws=draws))
     return found, gauge
+
+
+def grounds(watched: Watched, method: Method) -> tuple[list[str], Float | None, Float]:
+    """Rules to try, constants to take off the features, and the basis of what can be told."""
+    common, policy = watched.common, watched.policy
+    moments = common.moments
+    names = _among((TabularWorld if policy.tabular else LinearWorld).offers, method)
+    # Q-learners are drawn to what they have not tried by rewards below its first value, zero: the
+    # level of the features is theirs to see, unless it is so far off that it cannot be meant.
+    beyond = FAR_LEVEL if "q-learning" in names else 0.0
+    gauge = common.gauge(bootstrap=_life_goes_on(policy, names))
+    return names, moments.offset(beyond=beyond), feature_basis(gauge, moments.ranges())
 
 
 def feature_basis(gauge: Gauge, ranges: Float) -> Float:
@@ -158,7 +163,7 @@ def _or_no_reward(gain: float, basis: Float, draws: Float, rng: np.random.Genera
     return np.where(nothing[:, None], anything, draws)
 
 
-class _Worlds:
+class Worlds:
     """Builds the world a policy family acts in, with all episodes or without some of them."""
 
     def __init__(self, watched: Watched, basis: Float, fewest: int) -> None:
@@ -207,7 +212,7 @@ class _Worlds:
 
 
 def _smoothed(
-    worlds: _Worlds, names: list[str], method: Method
+    worlds: Worlds, names: list[str], method: Method
 ) -> tuple[Found, Callable[[int, np.random.Generator], Float]]:
     """Path, weights and rule together; and how to draw weights."""
     watched, basis = worlds.watched, worlds.basis
@@ -336,7 +341,7 @@ def _averaged_draws(choice: RuleChoice, spread: Float, n: int, rng: np.random.Ge
 
 
 def _regressed(
-    worlds: _Worlds, names: list[str], method: Method, states: Float
+    worlds: Worlds, names: list[str], method: Method, states: Float
 ) -> tuple[Found, Callable[[int, np.random.Generator], Float]]:
     """Weights and rule, the path being known; and how to draw weights."""
     basis, watched = worlds.basis, worlds.watched
@@ -399,7 +404,7 @@ def _regressed(
     )
 
 
-def _without_groups(worlds: _Worlds, policies: Float, shifted: Callable[[World], Float]) -> Float:
+def _without_groups(worlds: Worlds, policies: Float, shifted: Callable[[World], Float]) -> Float:
     """Weights with each group of episodes left out of the world model, shape (g, q).
 
     Args:

@@ -16,7 +16,7 @@ import numpy as np
 from logel.data.history import LearningHistory
 from logel.data.settings import LearnerSettings
 from logel.errors import IdentificationError, OptionError
-from logel.inference.answer import Found
+from logel.inference.found import Found
 from logel.inference.gauge import Fit, Gauge
 from logel.inference.method import Method
 from logel.inference.null import ENOUGH_STEPS, shortness
