@@ -13,9 +13,12 @@ place it is said to be, in widths of the room.
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,13 +41,14 @@ from logel.types import Float
 # What is asked: share of hidden bonuses flagged, placed within this many widths in this share, and
 # honest learners not flagged.
 FLAGGED, NEAR, PLACED, CLEARED = 0.9, 0.25, 0.8, 0.93
-# The paper's four learners and an exact natural gradient, with the steps that are watched.
-TABULAR: dict[str, tuple[TabularLearner, int]] = {
-    "gpomdp": (GPOMDPLearner(learning_rate=0.3, n_episodes=100), 30),
-    "natural": (NaturalGradientAscent(), 10),
-    "qlearning": (QLearner(), 15),
-    "svi": (SoftValueIteration(), 6),
-    "spi": (SoftPolicyIteration(), 6),
+# The paper's four learners and an exact natural gradient, with the steps that are watched
+# and episodes per stage: sampled gradients of 50 episodes tell hardly more than the named weights.
+TABULAR: dict[str, tuple[TabularLearner, int, int]] = {
+    "gpomdp": (GPOMDPLearner(learning_rate=0.5, n_episodes=200), 25, 200),
+    "natural": (NaturalGradientAscent(), 10, 50),
+    "qlearning": (QLearner(), 15, 50),
+    "svi": (SoftValueIteration(), 6, 50),
+    "spi": (SoftPolicyIteration(), 6, 50),
 }
 
 
@@ -72,7 +76,7 @@ class Case:
 def table_case(seed: int, *, hidden: bool, method: str, known: bool) -> Case:
     """The paper's gridworld with random rewards; the bonus pays for one cell among alike ones."""
     name = list(TABULAR)[seed % len(TABULAR)]
-    learner, n_steps = TABULAR[name]
+    learner, n_steps, n_episodes = TABULAR[name]
     rng, grid = np.random.default_rng([seed, 17]), GridMap.parse()
     mdp, areas = gridworld_mdp(grid), grid.areas
     weights = rng.standard_normal(mdp.n_features)
@@ -81,7 +85,16 @@ def table_case(seed: int, *, hidden: bool, method: str, known: bool) -> Case:
     cells = [s for s in range(1, mdp.n_states) if (areas == areas[s]).sum() > 1]
     cell = int(rng.choice(cells))
     bonus = rng.choice([-1.0, 1.0]) if hidden else 0.0
-    history = watched_table(mdp, learner, np.append(weights, bonus), cell, n_steps, seed, known)
+    paid = with_cell(mdp, cell)
+    history = observe(
+        *(paid, learner),
+        weights=np.append(weights, bonus),
+        n_steps=n_steps,
+        n_episodes=n_episodes,
+        seed=seed,
+        parameters=known,
+    )
+    history = without_last_feature(history)
     policy, started = TabularSoftmax(mdp.n_states, mdp.n_actions), time.process_time()
     estimate = infer_reward(history, policy, gamma=mdp.gamma, method=method, intervals=False)
     found, width = estimate.unexplained(history, policy), grid.shape[1]
@@ -91,25 +104,73 @@ def table_case(seed: int, *, hidden: bool, method: str, known: bool) -> Case:
     return Case(name, seed, hidden, found, said, time.process_time() - started)
 
 
-def watched_table(
-    mdp: TabularMDP,
-    learner: TabularLearner,
-    weights: Float,
-    cell: int,
-    n_steps: int,
-    seed: int,
-    known: bool,
-) -> LearningHistory:
-    """What is seen of a learner whose last weight pays for a cell that has no name."""
+def with_cell(mdp: TabularMDP, cell: int) -> TabularMDP:
+    """The same world, whose last feature is one cell."""
     named = mdp.features
     arrived = np.broadcast_to((np.arange(mdp.n_states) == cell)[:, None], (*named.shape[:3], 1))
     names = (*mdp.feature_names, "hidden")
-    paid = replace(mdp, features=np.concatenate([named, arrived], axis=3), feature_names=names)
-    history = observe(paid, learner, weights=weights, n_steps=n_steps, seed=seed, parameters=known)
-    stages = [replace(stage, features=stage.features[:, :-1]) for stage in history]
-    return LearningHistory.from_stages(
-        stages, feature_names=mdp.feature_names, metadata=history.metadata
-    )
+    return replace(mdp, features=np.concatenate([named, arrived], axis=3), feature_names=names)
+
+
+# --- networks ------------------------------------------------------------------------------------
+
+# Of the features of `logel.envs.audit`, those that are named; what the bonus looks at and where it
+# may be; how wide the room is.
+WORLDS_SEEN: dict[str, tuple[tuple[str, ...], int, float, float]] = {
+    "room": (("east", "north", "energy"), 2, 0.8, 2.0),
+    "cartpole": (("upright", "speed", "push"), 1, 1.5, 4.8),
+}
+COSTS = ("energy", "speed")
+
+
+def network_case(world: str, seed: int, *, hidden: bool) -> Case:
+    """An A2C agent of Stable-Baselines3; the bonus pays for being near a place."""
+    import torch
+
+    from logel.envs.audit import ROOM_PLACES, WORLDS, AuditWorld
+    from logel.learners.audit import LEARNERS, train
+    from logel.rewards.features import FunctionFeatures
+
+    torch.set_num_threads(1)
+    names, n, far, width = WORLDS_SEEN[world]
+    base, rng = WORLDS[world], np.random.default_rng([seed, 19])
+    chosen = [base.features.names.index(name) for name in names]
+    known_places = [ROOM_PLACES[name] for name in names if name in ROOM_PLACES]
+    place = rng.uniform(-far, far, n)
+    # Where a named feature pays is no secret.
+    while any(np.linalg.norm(place - np.array(other)) < 0.5 for other in known_places):
+        place = rng.uniform(-far, far, n)
+
+    def paid(observations: Any, actions: Any, after: Any) -> Float:
+        named = base.features(observations, actions, after)[:, chosen]
+        near = np.exp(-2.0 * np.square(after[:, :n] - place).sum(axis=1))
+        return np.column_stack([named, near])
+
+    weights = rng.uniform(0.3, 1.0, len(names))
+    weights *= [-0.4 if name in COSTS else 1.0 for name in names]
+    weights /= np.linalg.norm(weights)
+    bonus = 1.0 if hidden else 0.0
+    features = FunctionFeatures(paid, (*names, "hidden"))
+    trained_in = AuditWorld(world, base.dynamics, features, (), base.gamma, base.horizon)
+    learner = replace(LEARNERS["A2C"], n_envs=32, updates=16)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "history"
+        trained = train(trained_in, learner, np.append(weights, bonus), seed=seed, path=path)
+        history = without_last_feature(trained.history)
+        started = time.process_time()
+        estimate = infer_reward(history, trained.policy, gamma=base.gamma, intervals=False)
+        found = estimate.unexplained(history, trained.policy)
+    away = found.place[:n] - place
+    distance = None if np.isnan(away).any() else float(np.linalg.norm(away) / width)
+    return Case("A2C", seed, hidden, found, distance, time.process_time() - started)
+
+
+def without_last_feature(history: LearningHistory) -> LearningHistory:
+    """What the observer is told: all that was recorded but what the hidden feature was."""
+    stages = tuple(replace(stage, features=stage.features[:, :-1]) for stage in history)
+    names = history.feature_names[:-1]
+    signature = replace(history.signature, n_features=len(names))
+    return replace(history, source=stages, signature=signature, feature_names=names)
 
 
 # --- what came out --------------------------------------------------------------------------------
@@ -151,7 +212,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    worlds: dict[str, Callable[..., Case]] = {"tables": table_case}
+    worlds: dict[str, Callable[..., Case]] = {
+        "tables": table_case,
+        **{name: partial(network_case, name) for name in WORLDS_SEEN},
+    }
     parser.add_argument("worlds", nargs="+", choices=worlds)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=200)

@@ -288,7 +288,7 @@ class RewardEstimate:
         from logel.inference.unexplained import find_unexplained
 
         return find_unexplained(
-            *(history, self.config, policy),
+            *(history, self.weights, self.config, policy),
             features=features,
             use_parameters=use_parameters,
             learner=learner,

@@ -105,17 +105,14 @@ def _single(
 ) -> Heard:
     """One rule's best element, fitted beside the named features; its gain is over the walk."""
     fit, p = dense.fits[name], basis.shape[1]
-    precision: Float = np.linalg.inv((fit.covariance + fit.covariance.T) / 2)
+    precision = np.asarray(np.linalg.inv((fit.covariance + fit.covariance.T) / 2), dtype=float)
     # The prior of the elements goes out; that of the named weights stays.
     prior = np.where(np.arange(len(scale)) < p, 0.0, 1 / fit.variances.scale)
-    information: Float = (precision - np.diag(prior)) / np.outer(scale, scale)
+    information = np.asarray((precision - np.diag(prior)) / np.outer(scale, scale))
     size = float(np.linalg.norm(fit.weights[:p]))
-    singles = judged(
-        information[None],
-        (precision @ fit.weights / scale)[None],
-        np.linalg.pinv(basis).T,
-        size=size,
-    )
+    pulls = np.asarray(precision @ fit.weights / scale)
+    directions = np.linalg.pinv(basis).T
+    singles = judged(information[None], pulls[None], directions, size=size)
     top = int(np.argmax(singles.odds))
     again = _beside(worlds, name, plain.fits[name], p, top)
     gain = again.evidence - dense.walk.evidence - prior_cost(name, method)
@@ -153,7 +150,6 @@ def _known(worlds: Worlds, names: list[str], method: Method, basis: Float, state
             information[:, order][:, :, order],
             pulls[:, order],
             directions,
-            size=float(np.linalg.norm(fit.parameters[:p])),
             seed=worlds.watched.seed,
         )
         size = float(np.linalg.norm(basis @ fit.parameters[:p]))

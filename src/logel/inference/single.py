@@ -13,6 +13,7 @@ be if the steps that are left over had gone the other way.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
@@ -70,66 +71,99 @@ class Heard:
 
 
 def judged(
-    information: Float, pulls: Float, named: Float, *, size: float, seed: int = 0
+    information: Float,
+    pulls: Float,
+    named: Float,
+    *,
+    size: float = 1.0,
+    chance: Float | None = None,
+    seed: int = 0,
 ) -> Singles:
     """Judge every element.
 
     Args:
         information: Of the coordinates of named weights and elements, step by step or in all, in
-            units of the noise, (m, p + k, p + k).
+            units of the noise (of steps only its shape matters), (m, p + k, p + k).
         pulls: What the steps say about them, (m, p + k): information times weights, and noise.
         named: Directions of the named weights to be reported on, in their coordinates, (r, p).
-        size: Of the named weights, by which what an element pays is measured.
+        size: Of the named weights, by which what an element pays is measured, if there are no
+            single steps.
+        chance: The same pulls as they might have been by chance alone, (c, m, p + k).
         seed: Chooses ways to turn many steps.
     """
     p, m = named.shape[1], len(pulls)
-    total, pull = information.sum(axis=0), pulls.sum(axis=0)
+    total = information.sum(axis=0)
     inverse = np.linalg.pinv(total[:p, :p], hermitian=True, rcond=1e-10)
     across = total[p:, :p] @ inverse
     before = np.maximum(np.diag(total)[p:], 1e-300)
-    seen = np.diag(total)[p:] - np.einsum("kp,kp->k", across, total[p:, :p])
+    seen = before - np.einsum("kp,kp->k", across, total[p:, :p])
     told = seen > _LEFT * before
-    seen = np.where(told, seen, 0.0)
-    # What is left of every step once the named features have explained what they can.
-    left = pulls - np.einsum("tij,j->ti", information[:, :, :p], inverse @ pull[:p])
-    residual = np.where(told, left[:, p:] - left[:, :p] @ across.T, 0.0)
-    amounts = (size * np.array(_AMOUNTS)) ** 2
-    signs = step_signs(m, seed) if m > 1 else np.ones((1, 1))
-    # Turned steps change what the named features explain of them, which `across` has taken out.
-    noise = _noise(seen, residual)
-    odds = _log_odds(signs @ residual / noise, seen / noise, amounts)
-    gains = logsumexp(odds, axis=1) - np.log(max(told.sum(), 1))
-    raw = gain = float(gains[0])
+
+    def left(pulls: Float) -> Float:
+        """Of every step once the named features have explained what they can, (m, k)."""
+        explained = np.einsum("tij,j->ti", information[:, :, :p], inverse @ pulls.sum(0)[:p])
+        rest = pulls - explained
+        return np.asarray(np.where(told, rest[:, p:] - rest[:, :p] @ across.T, 0.0))
+
+    seen = np.where(told, seen, 1.0)
+    if m == 1:
+        found = _in_all(left(pulls)[0], seen, (size * np.array(_AMOUNTS)) ** 2)
+    else:
+        # How much of what is seen of an element each step shows.
+        shares = np.maximum(np.einsum("tkk->tk", information[:, p:, p:]), 1e-9 * before / m)
+        others = None if chance is None else np.stack([left(one) for one in chance])
+        found = _step_by_step(left(pulls), seen * shares / shares.sum(axis=0), others, seed)
+    odds = np.where(told, found.odds, -np.inf)
+    gains = logsumexp(odds, axis=1) - np.log(max(int(told.sum()), 1))
+    gain = float(gains[0])
     if m > 1:
-        chance = (gains >= gains[0] - 1e-9).mean()
-        gain = min(gain, float(-np.log(chance))) if m >= ENOUGH_STEPS else min(gain, 0.0)
-    largest = amounts[-1]
-    precision = seen / noise + 1 / largest
+        turned = float(-np.log((gains >= gain - 1e-9).mean()))
+        gain = min(gain, turned if m >= ENOUGH_STEPS else 0.0)
     lengths = np.sqrt(np.maximum(np.einsum("rp,pq,rq->r", named, total[:p, :p], named), 1e-300))
     return Singles(
         odds=odds[0],
-        amounts=residual.sum(axis=0) / noise / precision,
-        errors=1 / np.sqrt(precision),
-        raw=raw,
+        amounts=np.where(told, found.amounts, 0.0),
+        errors=found.errors,
+        raw=float(gains[0]),
         gain=gain,
-        entangled=1 - seen / before,
+        entangled=np.where(told, 1 - seen / before, 1.0),
         alike=total[p:, :p] @ named.T / lengths / np.sqrt(before)[:, None],
     )
 
 
-def _noise(seen: Float, residual: Float) -> Float:
-    """Variance of the pulls in units of what was taken for noise: more if steps disagree."""
-    m = len(residual)
-    if m == 1:
-        return np.ones_like(seen)
-    varying = (residual**2).sum(axis=0) * m / (m - 1)
-    return np.asarray(np.maximum(varying / np.maximum(seen, 1e-300), 1.0))
+class _Found(NamedTuple):
+    """Log odds (s, k) as the steps are and turned in other ways, amounts and errors (k,)."""
+
+    odds: Float
+    amounts: Float
+    errors: Float
 
 
-def _log_odds(pulls: Float, seen: Float, amounts: Float) -> Float:
-    """Log odds of every element over none, (s, k), for pulls (s, k) in units of their noise."""
+def _in_all(pulls: Float, seen: Float, amounts: Float) -> _Found:
+    """Of a posterior: pulls (k,) whose variance is what is seen."""
     each = [
         0.5 * (pulls**2 * a / (1 + a * seen) - np.log1p(a * seen)) - np.log(len(amounts))
         for a in amounts
     ]
-    return np.asarray(np.where(seen > 0, logsumexp(each, axis=0), -np.inf))
+    precision = seen + 1 / amounts[-1]
+    return _Found(logsumexp(each, axis=0)[None], pulls / precision, 1 / np.sqrt(precision))
+
+
+def _step_by_step(pulls: Float, seen: Float, chance: Float | None, seed: int) -> _Found:
+    """Of steps with noise of an unknown size: pulls (m, k) regressed on what is seen (m, k).
+
+    What is known of chance counts as one more history in which nothing is hidden: noise is no
+    smaller than that, and better known.
+    """
+    m, total = len(pulls), seen.sum(axis=0)
+    squares, freedom = (pulls**2 / seen).sum(axis=0), m - 1
+    if chance is not None:
+        squares = squares + (chance**2 / seen).sum(axis=1).mean(axis=0)
+        freedom += m
+    squares = np.maximum(squares, 1e-300)
+    summed = step_signs(m, seed) @ pulls
+    share = np.minimum(summed**2 / total / squares, 1 - 1e-12)
+    # Schwarz's price of one weight, and the odds of a regression whose noise is unknown.
+    odds = -0.5 * freedom * np.log1p(-share) - 0.5 * np.log(m)
+    errors = np.sqrt(squares * (1 - share[0]) / freedom / total)
+    return _Found(odds, summed[0] / total, errors)

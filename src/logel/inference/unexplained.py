@@ -23,6 +23,7 @@ from logel.inference.dictionary import Dictionary, Widened
 from logel.inference.functions import function_steps
 from logel.inference.gauge import FeatureMoments
 from logel.inference.hidden_path import hear_path
+from logel.inference.hidden_replay import hear_replay
 from logel.inference.masked import allowing
 from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.null import CONVINCING, no_reward, shortness
@@ -43,6 +44,10 @@ FORMAT, FORMAT_VERSION = "logel-unexplained", 1
 _SURE = 0.9
 # Correlations, and shares of what an element does, from which on it may be a named feature's doing.
 _ALIKE, _ENTANGLED = 0.5, 0.8
+_NOT_REPLAYED = (
+    "without the learner's own episodes its update is not replayed beside the dictionary: mirror "
+    "descent stands for it, and what a lagging critic does may look hidden"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,6 +233,7 @@ def _odds(gain: float) -> str:
 @limited_threads()
 def find_unexplained(
     history: LearningHistory,
+    weights: Float,
     config: Mapping[str, Any],
     policy: Policy | None = None,
     *,
@@ -237,7 +243,7 @@ def find_unexplained(
     world: KnownWorld | Any = None,
     progress: Progress | None = None,
 ) -> Unexplained:
-    """See `RewardEstimate.unexplained`; `config` is the estimate's."""
+    """See `RewardEstimate.unexplained`; `weights` and `config` are the estimate's."""
     if len(history) < 2:
         raise IdentificationError("one stage shows no learning: there is nothing to explain")
     if policy is None:
@@ -253,11 +259,16 @@ def find_unexplained(
     dictionary = Dictionary.of(watched.stages(), policy)
     wide = Widened.beside(watched, dictionary)
     method = _method(config)
+    notes: tuple[str, ...] = ()
     if method.coordinates is Coordinates.PATH:
         heard = hear_path(watched, wide, look, method)
-    else:
+    elif method.coordinates is not Coordinates.REPLAY:
         heard = _in_functions(wide, look, METHODS["mirror"])
-    return _answer(heard, wide, look)
+    elif history.own_episodes and look.parameters is not None:
+        heard = hear_replay(watched, wide, method, look.parameters, weights, learner)
+    else:
+        heard, notes = _in_functions(wide, look, METHODS["mirror"]), (_NOT_REPLAYED,)
+    return _answer(heard, wide, look, notes)
 
 
 def _method(config: Mapping[str, Any]) -> Method:
@@ -288,17 +299,7 @@ def _in_functions(wide: Widened, look: Look, method: Method) -> Heard:
     grams = steps.steps.projected(both).grams()
     square, inner = r[:, None, None] ** 2 * grams[:, :-1, :-1], r[:, None] * grams[:, :-1, -1]
     weights = np.linalg.pinv(square[:, :p, :p].sum(axis=0), hermitian=True) @ inner[:, :p].sum(0)
-    left = grams[:, -1, -1].sum() - inner[:, :p].sum(axis=0) @ weights
-    noise = max(float(left), 1e-12 * float(grams[:, -1, -1].sum())) / max(
-        int(steps.seen.sum()) - p, 1
-    )
-    singles = judged(
-        square / noise,
-        inner / noise,
-        gauge.identified,
-        size=float(np.linalg.norm(weights)),
-        seed=wide.seed,
-    )
+    singles = judged(square, inner, gauge.identified, seed=wide.seed)
     return Heard(singles, "mirror", float(np.linalg.norm(weights)))
 
 
@@ -311,7 +312,7 @@ def _basis(wide: Widened, look: Look) -> Basis:
     return finer if finer.width <= LARGEST_WIDTH else basis
 
 
-def _answer(heard: Heard, wide: Widened, look: Look) -> Unexplained:
+def _answer(heard: Heard, wide: Widened, look: Look, notes: tuple[str, ...]) -> Unexplained:
     """What was heard, beside what was visited."""
     singles, elements, q = heard.singles, wide.elements, len(look.names)
     moments = FeatureMoments()
@@ -320,7 +321,8 @@ def _answer(heard: Heard, wide: Widened, look: Look) -> Unexplained:
     top = int(np.argmax(singles.odds))
     spread = np.sqrt(np.maximum(np.diag(moments.scatter), 1e-300))
     size = max(heard.size, 1e-300)
-    notes = shortness(len(wide.history) - 1) if look.parameters is not None else ()
+    if look.parameters is not None or heard.rule == "mirror":
+        notes = (*notes, *shortness(len(wide.history) - 1))
     if elements.left_out:
         notes = (*notes, f"{elements.left_out} states that were entered least are left out")
     return Unexplained(
