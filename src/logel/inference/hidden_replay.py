@@ -9,16 +9,21 @@ too, and farther from step to step: how far is what chance looks like.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import logsumexp
 
 from logel.errors import OptionError
 from logel.inference.dictionary import Widened
 from logel.inference.method import Method
+from logel.inference.null import ENOUGH_STEPS
 from logel.inference.replayed import course_of, learners_of
 from logel.inference.single import Heard, judged
 from logel.inference.watched import Watched
-from logel.replay.fates import Replay
+from logel.replay.course import Course
+from logel.replay.fates import Fates, Replay
+from logel.replay.fit import fit_replay
 from logel.replay.learner import Learner
 from logel.replay.search import best_scale
 from logel.types import Float
@@ -28,6 +33,9 @@ logger = logging.getLogger(__name__)
 # times the named weights' length (one, in units of the features).
 _FATES, _STEPS = 6, 10
 _SCALES = (0.1, 0.3, 1.0, 3.0, 10.0)
+# Elements that are tried in full, as far as their effects say and half as far; the most that is, in
+# lengths of the named reward; and what keeps it from more.
+_TRIED, _PARTS, _LONGEST, _RIDGE = 8, (1.0, 0.5), 2.0, 0.01
 
 
 def hear_replay(
@@ -67,27 +75,128 @@ def hear_replay(
 
 
 def _heard(replay: Replay, named: Float) -> Heard:
-    """What the steps say of every element around a named reward, in units of the features."""
-    q, m = len(named), len(replay.course)
-    size = float(np.linalg.norm(named))
-    centre = np.append(named, np.zeros(len(replay.scale) - q))
-    middles = replay.middles(centre, _FATES, m)
-    effects = replay.effects(centre, size / len(centre) ** 0.5 * np.eye(len(centre)), m)
-    observed = np.stack(replay.course.observed[:m])
-    # Steps count alike, however far the learner went in them.
-    roots = 1 / np.sqrt((observed**2).sum(axis=1) + replay.usual)
-    effects = effects * replay.scale[:, None] * roots[:, None, None]
-
-    def pulls(went: Float, middle: Float) -> Float:
-        return np.einsum("tpd,td->tp", effects, (went - middle) * roots[:, None])
-
-    fates = range(_FATES)
-    chance = [pulls(middles[:, r], np.delete(middles, r, axis=1).mean(axis=1)) for r in fates]
+    """Elements around a named reward, in units of the features: all a little, the best in full."""
+    around = _Around.measured(replay, named)
     singles = judged(
-        np.einsum("tpd,trd->tpr", effects, effects),
-        pulls(observed, middles.mean(axis=1)),
-        np.eye(q),
-        chance=np.stack(chance),
-        seed=replay.seed,
+        around.information, around.pulls, np.eye(len(named)), chance=around.chance, seed=replay.seed
     )
-    return Heard(singles, "replay", float(np.linalg.norm(named / replay.scale[:q])))
+    tried = np.argsort(-singles.odds, kind="stable")[:_TRIED]
+    rewards = np.stack([around.reward(int(j), part, len(named)) for j in tried for part in _PARTS])
+    losses = around.losses(replay, rewards).reshape(len(tried), len(_PARTS))
+    best = int(np.argmin(losses.min(axis=1)))
+    element, q = int(tried[best]), len(named)
+    start = rewards.reshape(len(tried), len(_PARTS), -1)[best, int(np.argmin(losses[best]))]
+    kept = [*range(q), q + element]
+    fit = fit_replay(
+        Replay(
+            _narrowed(replay.course, kept),
+            replay.learner,
+            seed=replay.seed,
+            progress=replay.progress,
+        ),
+        start[kept],
+        _FATES,
+    )
+    m = len(replay.course)
+    freedom, chance = 2 * m - 1, around.chance_left
+    left = np.array([step.unexplained for step in fit.steps]).mean()
+
+    def odds(left: Float) -> Float:
+        ratio = (around.named_left + chance) / (np.minimum(left, around.named_left) + chance)
+        return np.asarray(0.5 * freedom * np.log(ratio) - 0.5 * np.log(m))
+
+    all_odds = np.minimum(singles.odds, odds(losses.max()))
+    all_odds[tried] = odds(losses.min(axis=1))
+    all_odds[element] = max(all_odds[element], float(odds(left)))
+    amounts, errors = singles.amounts.copy(), singles.errors.copy()
+    amounts[element], errors[element] = fit.weights[q], fit.covariance[q, q] ** 0.5
+    gain = float(logsumexp(all_odds) - np.log(len(all_odds)))
+    logger.info("unexplained: %.3f named, %.3f with one more", around.named_left, left)
+    if m < ENOUGH_STEPS:
+        gain = min(gain, 0.0)
+    singles = replace(singles, odds=all_odds, amounts=amounts, errors=errors, gain=gain)
+    return Heard(singles, "replay", float(np.linalg.norm(fit.weights[:q])))
+
+
+def _narrowed(course: Course, kept: list[int]) -> Course:
+    """The course with some of the features."""
+    batches = [replace(batch, features=batch.features[:, kept]) for batch in course.batches]
+    return replace(course, batches=batches)
+
+
+@dataclass(frozen=True, eq=False)
+class _Around:
+    """What named weights and elements change about the movements around a named reward.
+
+    Attributes:
+        centre: The named reward, in units of the features' scale, (q + k,).
+        scale: Of the features, (q + k,).
+        information: Effects multiplied with each other, in given features, (n, q + k, q + k).
+        pulls: Effects times what the named reward leaves, (n, q + k).
+        chance: The same of what one fate leaves of another, (c, n, q + k).
+        named_left: Share of the movement that the named reward leaves.
+        chance_left: Share that one fate leaves of another.
+    """
+
+    centre: Float
+    scale: Float
+    information: Float
+    pulls: Float
+    chance: Float
+    named_left: float
+    chance_left: float
+
+    @classmethod
+    def measured(cls, replay: Replay, named: Float) -> _Around:
+        """By replaying it with a little of everything."""
+        m = len(replay.course)
+        n, size = min(m, _STEPS), float(np.linalg.norm(named))
+        centre = np.append(named, np.zeros(len(replay.scale) - len(named)))
+        middles = replay.middles(centre, _FATES, m)
+        effects = replay.effects(centre, size / len(centre) ** 0.5 * np.eye(len(centre)), n)
+        observed = np.stack(replay.course.observed[:m])
+        # Steps count alike, however far the learner went in them.
+        sizes = (observed**2).sum(axis=1) + replay.usual
+        effects = effects * replay.scale[:, None] / np.sqrt(sizes[:n])[:, None, None]
+        off = observed - middles.mean(axis=1)
+        each = [middles[:, r] - np.delete(middles, r, axis=1).mean(axis=1) for r in range(_FATES)]
+
+        def pulls(left: Float) -> Float:
+            return np.einsum("tpd,td->tp", effects, left[:n] / np.sqrt(sizes[:n])[:, None])
+
+        def share(left: Float) -> float:
+            return float(((left**2).sum(axis=1) / sizes).mean())
+
+        return cls(
+            centre=centre,
+            scale=replay.scale,
+            information=np.einsum("tpd,trd->tpr", effects, effects),
+            pulls=pulls(off),
+            chance=np.stack([pulls(one) for one in each]),
+            named_left=share(off),
+            chance_left=float(np.mean([share(one) for one in each])),
+        )
+
+    def reward(self, element: int, part: float, q: int) -> Float:
+        """Named weights and one element as the effects say, or part of the way, (q + k,)."""
+        kept = [*range(q), q + element]
+        total = self.information.sum(axis=0)[np.ix_(kept, kept)]
+        # Rewards of any length move a learner about alike: the way is short of infinite.
+        total = total + _RIDGE * np.diag(np.diag(total))
+        found = self.centre.copy()
+        shift = np.linalg.solve(total, self.pulls.sum(axis=0)[kept]) * self.scale[kept]
+        longest = _LONGEST * float(np.linalg.norm(self.centre))
+        shift *= min(1.0, longest / max(float(np.linalg.norm(shift)), 1e-300))
+        found[kept] += part * shift
+        return found
+
+    def losses(self, replay: Replay, rewards: Float) -> Float:
+        """Share of the movement that rewards (c, q + k) leave, (c,)."""
+        fates, m = Fates(replay, len(rewards), 2), len(replay.course)
+        left = np.zeros(len(rewards))
+        for t in range(m):
+            observed = replay.course.observed[t]
+            off = fates.moved(t, rewards[:, None]).mean(axis=1) - observed
+            left += (off**2).sum(axis=1) / (observed @ observed + replay.usual)
+            replay.progress("trying elements", t + 1, m)
+        return left / m
