@@ -12,14 +12,14 @@ from logel.cli.compare import GroupsCommand, compare
 from logel.cli.console import Commands, Stopped, options_of_all
 from logel.cli.data import export_history, import_history, inspect
 from logel.cli.record import record, record_gridworld
-from logel.cli.reward import infer, report, train
+from logel.cli.reward import infer, report, train, unexplained
 from logel.cli.studies import build_networks, demo, reproduce
 from logel.errors import LogelError, one_line, printed
 
 app = typer.Typer(
     cls=Commands, callback=options_of_all, no_args_is_help=True, pretty_exceptions_enable=False
 )
-for command in (report, demo, infer, train, reproduce, build_networks):
+for command in (report, demo, infer, unexplained, train, reproduce, build_networks):
     app.command()(command)
 app.command(cls=GroupsCommand)(compare)
 app.command("import")(import_history)

@@ -285,7 +285,7 @@ class RewardEstimate:
             progress: Called with (what, done, total) during long work.
         """
         # What it needs knows networks, which readers of estimates do without.
-        from logel.inference.unexplained import find_unexplained
+        from logel.inference.hidden import find_unexplained
 
         return find_unexplained(
             *(history, self.weights, self.config, policy),

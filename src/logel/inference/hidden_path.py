@@ -111,7 +111,7 @@ def _single(
     information = np.asarray((precision - np.diag(prior)) / np.outer(scale, scale))
     size = float(np.linalg.norm(fit.weights[:p]))
     pulls = np.asarray(precision @ fit.weights / scale)
-    directions = np.linalg.pinv(basis).T
+    directions = np.asarray(np.linalg.pinv(basis).T, dtype=float)
     singles = judged(information[None], pulls[None], directions, size=size)
     top = int(np.argmax(singles.odds))
     again = _beside(worlds, name, plain.fits[name], p, top)
@@ -141,7 +141,7 @@ def _known(worlds: Worlds, names: list[str], method: Method, basis: Float, state
         named = world.with_features(np.eye(p + k)[:, :p])
         fit = fit_known_path(worlds.rule(name, named), states)
         rule, around = worlds.rule(name, world), np.insert(fit.parameters, [p] * k, 0.0)
-        information, pulls = step_information(rule, states, around)
+        information, pulls, moved = step_information(rule, states, around)
         # Nuisance parameters are fitted as named weights are.
         order = np.r_[:p, p + k : len(around), p : p + k]
         directions = np.zeros((len(basis), len(order) - k))
@@ -150,6 +150,7 @@ def _known(worlds: Worlds, names: list[str], method: Method, basis: Float, state
             information[:, order][:, :, order],
             pulls[:, order],
             directions,
+            moved=moved,
             seed=worlds.watched.seed,
         )
         size = float(np.linalg.norm(basis @ fit.parameters[:p]))

@@ -19,7 +19,7 @@ from logel.inference.dictionary import Widened
 from logel.inference.method import Method
 from logel.inference.null import ENOUGH_STEPS
 from logel.inference.replayed import course_of, learners_of
-from logel.inference.single import Heard, judged
+from logel.inference.single import TOLERATED, Heard, judged
 from logel.inference.watched import Watched
 from logel.replay.course import Course
 from logel.replay.fates import Fates, Replay
@@ -82,10 +82,11 @@ def _heard(replay: Replay, named: Float) -> Heard:
     )
     tried = np.argsort(-singles.odds, kind="stable")[:_TRIED]
     rewards = np.stack([around.reward(int(j), part, len(named)) for j in tried for part in _PARTS])
-    losses = around.losses(replay, rewards).reshape(len(tried), len(_PARTS))
-    best = int(np.argmin(losses.min(axis=1)))
+    losses = around.losses(replay, rewards).reshape(len(tried), len(_PARTS), -1)
+    totals = np.log(losses + around.chance_left + TOLERATED).mean(axis=2)
+    best = int(np.argmin(totals.min(axis=1)))
     element, q = int(tried[best]), len(named)
-    start = rewards.reshape(len(tried), len(_PARTS), -1)[best, int(np.argmin(losses[best]))]
+    start = rewards.reshape(len(tried), len(_PARTS), -1)[best, int(np.argmin(totals[best]))]
     kept = [*range(q), q + element]
     fit = fit_replay(
         Replay(
@@ -97,22 +98,25 @@ def _heard(replay: Replay, named: Float) -> Heard:
         start[kept],
         _FATES,
     )
-    m = len(replay.course)
-    freedom, chance = 2 * m - 1, around.chance_left
-    left = np.array([step.unexplained for step in fit.steps]).mean()
+    left = np.array([step.unexplained for step in fit.steps])
 
     def odds(left: Float) -> Float:
+        """Log odds of an element by what it leaves of every step, (..., m)."""
+        m = left.shape[-1]
+        chance = around.chance_left + TOLERATED
         ratio = (around.named_left + chance) / (np.minimum(left, around.named_left) + chance)
-        return np.asarray(0.5 * freedom * np.log(ratio) - 0.5 * np.log(m))
+        # Chance counts as one more history, in which nothing is hidden.
+        return np.asarray(0.5 * (2 * m - 1) * np.log(ratio).mean(axis=-1) - 0.5 * np.log(m))
 
-    all_odds = np.minimum(singles.odds, odds(losses.max()))
-    all_odds[tried] = odds(losses.min(axis=1))
-    all_odds[element] = max(all_odds[element], float(odds(left)))
+    all_odds = np.minimum(singles.odds, float(odds(losses[best]).max()))
+    all_odds[tried] = odds(losses).max(axis=1)
+    all_odds[element] = max(float(all_odds[element]), float(odds(left)))
     amounts, errors = singles.amounts.copy(), singles.errors.copy()
     amounts[element], errors[element] = fit.weights[q], fit.covariance[q, q] ** 0.5
     gain = float(logsumexp(all_odds) - np.log(len(all_odds)))
-    logger.info("unexplained: %.3f named, %.3f with one more", around.named_left, left)
-    if m < ENOUGH_STEPS:
+    medians = np.median(around.named_left), np.median(left)
+    logger.info("unexplained: %.3f named, %.3f with one more", *medians)
+    if len(replay.course) < ENOUGH_STEPS:
         gain = min(gain, 0.0)
     singles = replace(singles, odds=all_odds, amounts=amounts, errors=errors, gain=gain)
     return Heard(singles, "replay", float(np.linalg.norm(fit.weights[:q])))
@@ -134,8 +138,8 @@ class _Around:
         information: Effects multiplied with each other, in given features, (n, q + k, q + k).
         pulls: Effects times what the named reward leaves, (n, q + k).
         chance: The same of what one fate leaves of another, (c, n, q + k).
-        named_left: Share of the movement that the named reward leaves.
-        chance_left: Share that one fate leaves of another.
+        named_left: Share of every step's movement that the named reward leaves, (m,).
+        chance_left: Share that one fate leaves of another, (m,).
     """
 
     centre: Float
@@ -143,8 +147,8 @@ class _Around:
     information: Float
     pulls: Float
     chance: Float
-    named_left: float
-    chance_left: float
+    named_left: Float
+    chance_left: Float
 
     @classmethod
     def measured(cls, replay: Replay, named: Float) -> _Around:
@@ -164,8 +168,8 @@ class _Around:
         def pulls(left: Float) -> Float:
             return np.einsum("tpd,td->tp", effects, left[:n] / np.sqrt(sizes[:n])[:, None])
 
-        def share(left: Float) -> float:
-            return float(((left**2).sum(axis=1) / sizes).mean())
+        def share(left: Float) -> Float:
+            return np.asarray((left**2).sum(axis=1) / sizes)
 
         return cls(
             centre=centre,
@@ -174,7 +178,7 @@ class _Around:
             pulls=pulls(off),
             chance=np.stack([pulls(one) for one in each]),
             named_left=share(off),
-            chance_left=float(np.mean([share(one) for one in each])),
+            chance_left=np.mean([share(one) for one in each], axis=0),
         )
 
     def reward(self, element: int, part: float, q: int) -> Float:
@@ -191,12 +195,12 @@ class _Around:
         return found
 
     def losses(self, replay: Replay, rewards: Float) -> Float:
-        """Share of the movement that rewards (c, q + k) leave, (c,)."""
+        """Share of every step's movement that rewards (c, q + k) leave, (c, m)."""
         fates, m = Fates(replay, len(rewards), 2), len(replay.course)
-        left = np.zeros(len(rewards))
+        left = np.zeros((len(rewards), m))
         for t in range(m):
             observed = replay.course.observed[t]
             off = fates.moved(t, rewards[:, None]).mean(axis=1) - observed
-            left += (off**2).sum(axis=1) / (observed @ observed + replay.usual)
+            left[:, t] = (off**2).sum(axis=1) / (observed @ observed + replay.usual)
             replay.progress("trying elements", t + 1, m)
-        return left / m
+        return left

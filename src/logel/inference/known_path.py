@@ -93,7 +93,7 @@ def fit_known_path(
     )
 
 
-def step_information(model: Rule, states: Float, parameters: Float) -> tuple[Float, Float]:
+def step_information(model: Rule, states: Float, parameters: Float) -> tuple[Float, Float, float]:
     """What every step says about a change of the parameters, in units of its noise.
 
     Args:
@@ -102,16 +102,20 @@ def step_information(model: Rule, states: Float, parameters: Float) -> tuple[Flo
         parameters: Weights and nuisance parameters around which it is asked, (q + k,).
 
     Returns:
-        Information (m, q + k, q + k), and pulls away from the parameters (m, q + k).
+        Information (m, q + k, q + k), pulls away from the parameters (m, q + k), and the squared
+        movement of all steps.
     """
     steps = _Steps.of(model, states[:-1], parameters)
     error = states[1:] - steps.following
-    both = np.concatenate([steps.design, error[:, :, None]], axis=2)
+    moved = np.diff(states, axis=0)
+    both = np.concatenate([steps.design, error[:, :, None], moved[:, :, None]], axis=2)
     inverse = steps.solve(both)
-    misfit = np.einsum("md,md->m", error, inverse[:, :, -1]) / model.state_dim
+    misfit = np.einsum("md,md->m", error, inverse[:, :, -2]) / model.state_dim
     noise = (max(float(misfit.mean()), 1e-14) * _step_sizes(misfit))[:, None, None]
-    products = np.swapaxes(steps.design, 1, 2) @ (inverse / noise)
-    return products[:, :, :-1], products[:, :, -1]
+    inverse = inverse / noise
+    products = np.swapaxes(steps.design, 1, 2) @ inverse
+    squared = float((moved * inverse[:, :, -1]).sum())
+    return products[:, :, :-2], products[:, :, -2], squared
 
 
 class _Steps(NamedTuple):

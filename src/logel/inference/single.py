@@ -23,6 +23,9 @@ from logel.types import Float
 
 # How much a hidden element may pay, in sizes of the named weights: each as likely as the others.
 _AMOUNTS = (0.1, 0.3, 1.0, 3.0)
+# Share of the squared movement that is never held for a hidden reward: what a counted world
+# gets wrong is the same at all steps, and so is what steps that are not small do.
+TOLERATED = 0.02
 # Share of an element's information that named features must leave for it to be told.
 _LEFT = 1e-6
 
@@ -77,6 +80,7 @@ def judged(
     *,
     size: float = 1.0,
     chance: Float | None = None,
+    moved: float = 0.0,
     seed: int = 0,
 ) -> Singles:
     """Judge every element.
@@ -89,6 +93,7 @@ def judged(
         size: Of the named weights, by which what an element pays is measured, if there are no
             single steps.
         chance: The same pulls as they might have been by chance alone, (c, m, p + k).
+        moved: Squared movement of all steps, where nothing tells what chance would do.
         seed: Chooses ways to turn many steps.
     """
     p, m = named.shape[1], len(pulls)
@@ -112,7 +117,8 @@ def judged(
         # How much of what is seen of an element each step shows.
         shares = np.maximum(np.einsum("tkk->tk", information[:, p:, p:]), 1e-9 * before / m)
         others = None if chance is None else np.stack([left(one) for one in chance])
-        found = _step_by_step(left(pulls), seen * shares / shares.sum(axis=0), others, seed)
+        shown = seen * shares / shares.sum(axis=0)
+        found = _step_by_step(left(pulls), shown, others, TOLERATED * moved, seed)
     odds = np.where(told, found.odds, -np.inf)
     gains = logsumexp(odds, axis=1) - np.log(max(int(told.sum()), 1))
     gain = float(gains[0])
@@ -149,14 +155,16 @@ def _in_all(pulls: Float, seen: Float, amounts: Float) -> _Found:
     return _Found(logsumexp(each, axis=0)[None], pulls / precision, 1 / np.sqrt(precision))
 
 
-def _step_by_step(pulls: Float, seen: Float, chance: Float | None, seed: int) -> _Found:
+def _step_by_step(
+    pulls: Float, seen: Float, chance: Float | None, tolerated: float, seed: int
+) -> _Found:
     """Of steps with noise of an unknown size: pulls (m, k) regressed on what is seen (m, k).
 
     What is known of chance counts as one more history in which nothing is hidden: noise is no
     smaller than that, and better known.
     """
     m, total = len(pulls), seen.sum(axis=0)
-    squares, freedom = (pulls**2 / seen).sum(axis=0), m - 1
+    squares, freedom = (pulls**2 / seen).sum(axis=0) + tolerated, m - 1
     if chance is not None:
         squares = squares + (chance**2 / seen).sum(axis=1).mean(axis=0)
         freedom += m

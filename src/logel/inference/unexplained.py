@@ -8,46 +8,25 @@ is anything at all. Works wherever an estimate does: along paths, in functions, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from logel.data.history import LearningHistory
 from logel.data.store import write_atomically
-from logel.errors import IdentificationError, check_gamma, printed
-from logel.inference.dictionary import Dictionary, Widened
-from logel.inference.functions import function_steps
-from logel.inference.gauge import FeatureMoments
-from logel.inference.hidden_path import hear_path
-from logel.inference.hidden_replay import hear_replay
-from logel.inference.masked import allowing
-from logel.inference.method import METHODS, Coordinates, Method
-from logel.inference.null import CONVINCING, no_reward, shortness
-from logel.inference.passes import basis_sums, stage_parameters
+from logel.errors import printed
+from logel.inference.null import CONVINCING, no_reward
 from logel.inference.saved import check_format, finite, load_json, plain, read_json
-from logel.inference.single import Heard, judged
-from logel.inference.watched import Look, Watched
-from logel.policies.base import Policy
-from logel.policies.choose import choose_common_policy
-from logel.replay.learner import Learner
-from logel.rules.functions import LARGEST_WIDTH, Basis, StateFeatures
-from logel.threads import limited_threads
-from logel.types import FeatureFunction, Float, Progress
-from logel.worlds.known import KnownWorld, known_world
+from logel.types import Float
 
 FORMAT, FORMAT_VERSION = "logel-unexplained", 1
 # Probability that a place is to hold, where it is told how far around it may be.
 _SURE = 0.9
 # Correlations, and shares of what an element does, from which on it may be a named feature's doing.
 _ALIKE, _ENTANGLED = 0.5, 0.8
-_NOT_REPLAYED = (
-    "without the learner's own episodes its update is not replayed beside the dictionary: mirror "
-    "descent stands for it, and what a lagging critic does may look hidden"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,115 +207,3 @@ def _odds(gain: float) -> str:
     ratio = np.exp(abs(gain))
     number = f"{ratio:.2g}" if ratio < 100 else f"{ratio:.0f}"
     return f"{number} to one" if gain >= 0 else f"one to {number}"
-
-
-@limited_threads()
-def find_unexplained(
-    history: LearningHistory,
-    weights: Float,
-    config: Mapping[str, Any],
-    policy: Policy | None = None,
-    *,
-    features: FeatureFunction | None = None,
-    use_parameters: bool = True,
-    learner: Learner | None = None,
-    world: KnownWorld | Any = None,
-    progress: Progress | None = None,
-) -> Unexplained:
-    """See `RewardEstimate.unexplained`; `weights` and `config` are the estimate's."""
-    if len(history) < 2:
-        raise IdentificationError("one stage shows no learning: there is nothing to explain")
-    if policy is None:
-        policy = choose_common_policy({"history": history}, "auto", known=use_parameters)
-    history, policy, features = allowing(history, policy, features)
-    gamma, seed = check_gamma(float(config["gamma"])), int(config.get("seed", 0))
-    report = progress or (lambda what, done, total: None)
-    watched = Watched(
-        *(history, policy, gamma, features, use_parameters, False, seed, report),
-        world=None if world is None else known_world(world, policy)[0],
-    )
-    look = watched.look
-    dictionary = Dictionary.of(watched.stages(), policy)
-    wide = Widened.beside(watched, dictionary)
-    method = _method(config)
-    notes: tuple[str, ...] = ()
-    if method.coordinates is Coordinates.PATH:
-        heard = hear_path(watched, wide, look, method)
-    elif method.coordinates is not Coordinates.REPLAY:
-        heard = _in_functions(wide, look, METHODS["mirror"])
-    elif history.own_episodes and look.parameters is not None:
-        heard = hear_replay(watched, wide, method, look.parameters, weights, learner)
-    else:
-        heard, notes = _in_functions(wide, look, METHODS["mirror"]), (_NOT_REPLAYED,)
-    return _answer(heard, wide, look, notes)
-
-
-def _method(config: Mapping[str, Any]) -> Method:
-    """What the estimate was made by, as far as it matters here."""
-    coordinates = Coordinates(config["coordinates"])
-    named = next(m for m in METHODS.values() if m.coordinates is coordinates)
-    models = config.get("models")
-    return replace(named, models=None if models is None else tuple(models))
-
-
-def _in_functions(wide: Widened, look: Look, method: Method) -> Heard:
-    """Policies as functions, which mirror descent moves along advantages."""
-    gauge = look.gauge(bootstrap=method.bootstrap)
-    wide = replace(wide, offset=look.seen.moments.offset())
-    parameters, path = stage_parameters(wide, look, method)
-    steps = function_steps(
-        # Advantages need two groups of episodes; nobody asks for intervals.
-        basis_sums(wide, _basis(wide, look), parameters, replace(method, n_groups=4)),
-        pool=method.pool,
-        prior_strength=None if path is None else method.clone.prior_strength,
-        rates=wide.history.learning_rates,
-    )
-    q, k, p = len(look.names), len(wide.elements), gauge.identified.shape[1]
-    both = np.zeros((q + k, p + k))
-    both[:q, :p], both[q:, p:] = gauge.identified, np.eye(k)
-    rates = wide.history.learning_rates
-    r = np.ones(steps.steps.n_steps) if rates is None else rates
-    grams = steps.steps.projected(both).grams()
-    square, inner = r[:, None, None] ** 2 * grams[:, :-1, :-1], r[:, None] * grams[:, :-1, -1]
-    weights = np.linalg.pinv(square[:, :p, :p].sum(axis=0), hermitian=True) @ inner[:, :p].sum(0)
-    singles = judged(square, inner, gauge.identified, seed=wide.seed)
-    return Heard(singles, "mirror", float(np.linalg.norm(weights)))
-
-
-def _basis(wide: Widened, look: Look) -> Basis:
-    """Functions that see as much of the world as they may."""
-    basis = Basis.choose(wide.policy, StateFeatures.AUTO, look.scale)
-    if basis.states is not StateFeatures.LINEAR:
-        return basis
-    finer = replace(basis, states=StateFeatures.QUADRATIC)
-    return finer if finer.width <= LARGEST_WIDTH else basis
-
-
-def _answer(heard: Heard, wide: Widened, look: Look, notes: tuple[str, ...]) -> Unexplained:
-    """What was heard, beside what was visited."""
-    singles, elements, q = heard.singles, wide.elements, len(look.names)
-    moments = FeatureMoments()
-    for stage in wide.stages():
-        moments.add(stage)
-    top = int(np.argmax(singles.odds))
-    spread = np.sqrt(np.maximum(np.diag(moments.scatter), 1e-300))
-    size = max(heard.size, 1e-300)
-    if look.parameters is not None or heard.rule == "mirror":
-        notes = (*notes, *shortness(len(wide.history) - 1))
-    if elements.left_out:
-        notes = (*notes, f"{elements.left_out} states that were entered least are left out")
-    return Unexplained(
-        gain=singles.gain,
-        names=elements.names,
-        centres=elements.centres,
-        discrete=elements.discrete,
-        shares=singles.shares,
-        amounts=singles.amounts / size,
-        errors=singles.errors / size,
-        feature_names=look.names,
-        alike=singles.alike[top],
-        correlations=moments.scatter[q + top, :q] / spread[:q] / spread[q + top],
-        entangled=float(singles.entangled[top]),
-        rule=heard.rule,
-        notes=notes,
-    )

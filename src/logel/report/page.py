@@ -18,11 +18,13 @@ from logel.inference.answers import Answer, load_answer
 from logel.inference.contrast import Contrast
 from logel.inference.estimate import RewardEstimate
 from logel.inference.group import GroupEstimate
+from logel.inference.unexplained import Unexplained
 from logel.report.page_compare import compare_page
 from logel.report.page_data import page_data
 from logel.report.page_figures import estimate_figures
 from logel.report.page_forest import contrast_page, forest_data
 from logel.report.page_parts import PNG, assemble, image, section, table
+from logel.report.page_unexplained import unexplained_parts
 from logel.report.safe_text import clean, escape, plain
 from logel.report.study_page import find_studies, study_page
 from logel.types import FeatureFunction
@@ -33,6 +35,10 @@ _SECTIONS = {
     "weights": ("What it wants", ""),
     "learners": ("Who says so", ""),
     "map": ("Where it is paid", ""),
+    "unexplained": (
+        "What nobody named",
+        "The learner was offered one more reward from a dictionary made of what was observed.",
+    ),
     "identified": ("What the data can tell, and what not", ""),
     "stages": (
         "Watching it learn",
@@ -53,6 +59,7 @@ def estimate_page(
     features: FeatureFunction | None = None,
     picture: bytes | None = None,
     group: GroupEstimate | None = None,
+    unexplained: Unexplained | None = None,
 ) -> str:
     """The page of an estimate, as HTML; see `write_report`.
 
@@ -61,12 +68,13 @@ def estimate_page(
     data = plain(page_data(estimate, history, features=features))
     data["forest"] = plain(forest_data(estimate, group))
     figures = estimate_figures(data)
+    figures["unexplained"] = [] if unexplained is None else unexplained_parts(unexplained)
     if picture is not None:
         if not picture.startswith(PNG):
             raise FormatError("the picture of the reward must be a PNG file")
         alt = "The reward, as drawn by whoever made this page"
         figures["map"].append(image(picture, title="A picture of the reward", alt=alt))
-    sections = [section(name, *_SECTIONS[name], parts) for name, parts in figures.items()]
+    sections = [section(name, *_SECTIONS[name], figures.get(name, [])) for name in _SECTIONS]
     body = [
         _hero(data),
         _list_section("warnings", "Warnings", data["warnings"], marker="warnings"),
@@ -84,6 +92,7 @@ def write_report(
     history: LearningHistory | None = None,
     features: FeatureFunction | None = None,
     picture: bytes | None = None,
+    unexplained: Unexplained | None = None,
 ) -> Path:
     """Write the report of an estimate, of an estimate's file, or of a study's folder.
 
@@ -96,6 +105,7 @@ def write_report(
             maps. Of no use for studies, like the rest.
         features: Computes the reward features, where the history carries none.
         picture: A PNG of the reward to show as it is.
+        unexplained: What `estimate.unexplained(history)` found, for a section of its own.
 
     Returns:
         The path of the page.
@@ -107,10 +117,14 @@ def write_report(
     if target.is_dir():
         raise OptionError(f"cannot write the report: {target} is a folder; name a file")
     found = _load(Path(result), target) if isinstance(result, str | PathLike) else result
+    if unexplained is not None and not isinstance(found, RewardEstimate):
+        raise OptionError("only an estimate of one learner has an unexplained reward: leave it out")
     if isinstance(found, Mapping):
         page = compare_page(found)
     elif isinstance(found, RewardEstimate):
-        page = estimate_page(found, history, features=features, picture=picture)
+        page = estimate_page(
+            found, history, features=features, picture=picture, unexplained=unexplained
+        )
     elif history is not None:
         raise OptionError("only an estimate of one history has a history: leave it out")
     elif isinstance(found, GroupEstimate):
