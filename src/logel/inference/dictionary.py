@@ -165,8 +165,8 @@ def _place(centre: Float) -> str:
     """A bump in words."""
     known = np.flatnonzero(np.isfinite(centre))
     if len(known) == len(centre):
-        return "around (" + ", ".join(f"{x:.2g}" for x in centre) + ")"
-    return "observations with " + ", ".join(f"[{i}] around {centre[i]:.2g}" for i in known)
+        return "being around (" + ", ".join(f"{x:.2g}" for x in centre) + ")"
+    return ", ".join(f"observation[{i}] around {centre[i]:.2g}" for i in known)
 
 
 def _actions(did: Array, *, discrete: bool) -> tuple[list[str], Array, Float]:
