@@ -21,6 +21,7 @@ KNOWN = {
     "certifi": "MPL-2.0",
     "hypothesis": "MPL-2.0",
     "pathspec": "MPL-2.0",
+    "pygame-ce": "LGPL",  # with the extra box2d
     "libsumo": "EPL-2.0 OR GPL-2.0-or-later",
     "sumo-data": "EPL-2.0 OR GPL-2.0-or-later",
     "sumolib": "EPL-2.0 OR GPL-2.0-or-later",

@@ -171,7 +171,7 @@ def test_a_block_needs_a_reason_not_to_run(tmp_path: Path) -> None:
 
 
 def check_looks(pages: list[Path], folder: Path) -> None:
-    """No text is cut off or lies on other text, where there is a browser to tell."""
+    """Nothing is cut off or lies on other text, and search works from the disk, in a browser."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None or find_spec("playwright") is None:
         return
@@ -186,6 +186,11 @@ def check_looks(pages: list[Path], folder: Path) -> None:
             picture = folder / f"{page.stem}-{way}.png"
             assert seen(browser, page.as_uri(), way, picture) == [], (page.stem, way)
             assert picture.stat().st_size > 10_000
+        tab = browser.new_page()
+        tab.goto(pages[0].as_uri())
+        tab.fill("[data-md-component=search-query]", "gauge")
+        tab.wait_for_selector(".md-search-result__item", timeout=30_000)
+        assert "gauge" in tab.inner_text(".md-search-result__item").lower()
         browser.close()
 
 

@@ -28,6 +28,8 @@ _NAMES = {
     "Method": "logel.inference.method",
     "KnownWorld": "logel.worlds.known",
     "infer_reward": "logel.inference.infer",
+    "check_estimate": "logel.inference.check",
+    "EstimateChecks": "logel.inference.check",
     "infer_group": "logel.inference.infer",
     "compare_groups": "logel.inference.infer",
     "GroupEstimate": "logel.inference.group",
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from logel.data.rollout import Rollout, record_stage
     from logel.data.stage import Episode, Stage
     from logel.errors import LogelError
+    from logel.inference.check import EstimateChecks, check_estimate
     from logel.inference.contrast import Contrast
     from logel.inference.estimate import RewardEstimate
     from logel.inference.group import GroupEstimate
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Contrast",
     "Episode",
+    "EstimateChecks",
     "GroupEstimate",
     "HistoryRecorder",
     "HistoryWriter",
@@ -80,6 +84,7 @@ __all__ = [
     "Stage",
     "TabularSoftmax",
     "__version__",
+    "check_estimate",
     "compare_groups",
     "infer_group",
     "infer_reward",

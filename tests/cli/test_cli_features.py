@@ -100,6 +100,8 @@ def test_features_of_ones_own_module_and_generic_ones(
         ("generic:FrozenCake-v1", "cannot make the environment 'FrozenCake-v1'"),
         ("logel.types:FORBIDDEN", "must be a function of transitions"),
         ("Hopper-v5", "look at each step's info"),
+        ("CartPole-v1", "cannot be computed from observations that are whole numbers"),
+        ("generic:CartPole-v1", "made for observations of 4 numbers, but these have 1"),
     ],
 )
 def test_mistakes_cost_one_sentence(lake: Path, name: str, sentence: str) -> None:

@@ -40,8 +40,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_several_folders_are_learners_that_share(folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "shared.json"
-    done = logel("infer", folder / "wet/rat0", folder / "wet/rat1", "--out", out)
+    out, one_by_one = tmp_path / "shared.json", tmp_path / "again.json"
+    done = logel("infer", folder / "wet/rat0", folder / "wet/rat1", "--out", one_by_one)
+    assert done.returncode == 0, done.stderr
+    done = logel("infer", folder / "wet", "--out", out)
+    assert out.read_bytes() == one_by_one.read_bytes()
     assert done.returncode == 0, done.stderr
     assert "rat0" in done.stdout and "share" in done.stdout
     assert [one["name"] for one in json.loads(out.read_text())["learners"]] == ["rat0", "rat1"]

@@ -26,7 +26,9 @@ from logel.data.settings import LearnerSettings
 from logel.data.stage import Episode
 from logel.errors import FormatError
 from logel.inference.answers import load_answer
+from logel.inference.check import Control, EstimateChecks
 from logel.inference.contrast import Contrast
+from logel.inference.controls import Variant
 from logel.inference.estimate import RewardEstimate
 from logel.learners.checkpoints import read_normaliser
 from logel.policies.choose import choose_policy
@@ -107,6 +109,18 @@ def made_contrast(folder: Path) -> None:
     Contrast.of(example(draws=draws), example(draws=-draws), names=("a", "b"), seed=0).save(
         folder / "e.json"
     )
+
+
+def made_checks(folder: Path) -> None:
+    w = np.array([0.8, -0.6, 0.0])
+    variant = Variant("so", "", w, w - 0.1, w + 0.1, 3.0)
+    controls = tuple(Control(kind, (variant, variant)) for kind in ("gammas", "shuffled"))
+    EstimateChecks(example(), controls).save(folder / "c.json")
+
+
+def read_checks(folder: Path) -> None:
+    found = EstimateChecks.load(folder / "c.json")
+    assert found.summary() and found.to_json()
 
 
 def read_estimate(folder: Path) -> None:
@@ -213,6 +227,7 @@ READERS = (
     Reader("history, version 1", made_old_history, read_history),
     Reader("estimate", made_estimate, read_estimate),
     Reader("contrast", made_contrast, read_estimate),
+    Reader("check", made_checks, read_checks),
     Reader("CSV", lambda folder: made_tables(folder, "csv"), read_csv),
     Reader("Parquet", lambda folder: made_tables(folder, "parquet"), read_parquet),
     Reader("Minari", lambda folder: small_history().slice(1).to_minari(folder / "d"), read_minari),

@@ -109,7 +109,7 @@ def test_the_summary_says_what_matters() -> None:
     assert "held-out" not in example(held_out=None).summary()
     assert "held-out" not in example(held_out=np.full(3, np.nan)).summary()
     assert repr(example()) == (
-        "RewardEstimate(goal=0.8, cliff=-0.6, grass=0; unit norm, 2 steps, RANK_DEFICIENT)"
+        "RewardEstimate(goal=0.8, cliff=-0.6, grass=0; unit norm, 2 steps, partly determined)"
     )
     np.testing.assert_array_equal(example().explained, [0.5, 0.7])
 

@@ -1,7 +1,8 @@
-"""Rounds in products against dense solves, and what is estimated against what is exact."""
+"""Rounds in products and by values against dense ones, and estimates against what is exact."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from logel import Episode
 from logel.data.history import LearningHistory
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
 from logel.inference import choose, dense, matrix_free, rounds
+from logel.inference.by_values import ByValues
 from logel.inference.chains import Chains
 from logel.inference.infer import infer_reward
 from logel.inference.known_path import fit_known_path
@@ -31,7 +33,14 @@ from logel.worlds.table import TabularWorld
 
 TABULAR = [RULES[name] for name in (*TabularWorld.offers, "adam")]
 ALL = [RandomWalk, DriftingValues, *TABULAR]
+FORGETFUL = [kind for kind in TABULAR if kind.forgets]
 VARIANCES = Variances(noise=0.05, start=0.1, scale=1.0)
+# Sizes up to which things are done that way: in matrices, in products, and by values.
+ALGEBRAS = (
+    {"MOST_VALUES": 0, "LARGEST_DENSE": 150},
+    {"MOST_VALUES": 0, "LARGEST_DENSE": 1},
+    {"MOST_VALUES": 250, "LARGEST_DENSE": 1},
+)
 
 
 def local_world(rng: Any, *, n_states: int, n_stages: int, floor: float = 0.02) -> TabularWorld:
@@ -208,6 +217,36 @@ def test_a_round_in_products_is_the_dense_one(kind: type[Rule]) -> None:
     assert found.start_variance == pytest.approx(wanted.start_variance, rel=tolerance)
 
 
+@pytest.mark.parametrize("noise", [0.05, 1e-6])
+@pytest.mark.parametrize("kind", FORGETFUL, ids=lambda k: k.name)
+def test_a_round_by_values_is_the_dense_one(kind: type[Rule], noise: float) -> None:
+    rng = np.random.default_rng(8)
+    model = kind(local_world(rng, n_states=9, n_stages=5))
+    states, parameters, middle, prior = point(model, rng)
+    at = (model, states, parameters, middle, prior)
+    linear, variances = model.linearised(states[:-1], parameters), replace(VARIANCES, noise=noise)
+    wanted = dense.smooth(*at, model.predict(states[:-1], parameters), variances)
+    found = ByValues().smooth(*at, linear, variances)
+    for name in ("state_moves", "parameter_moves", "parameter_covariance", "log_determinant"):
+        value = np.asarray(getattr(wanted, name))
+        np.testing.assert_allclose(
+            getattr(found, name), value, atol=1e-6 * np.abs(value).max(), err_msg=name
+        )
+
+    # Freedoms against the derivatives of what they are: with little noise matrices miss them.
+    def slope(**larger: float) -> float:
+        ends = []
+        for sign in (1, -1):
+            moved = {k: getattr(variances, k) * np.exp(sign * v) for k, v in larger.items()}
+            one = ByValues().smooth(*at, linear, replace(variances, **moved), rough=True)
+            ends.append(one.log_determinant)
+        return float(ends[0] - ends[1]) / (2 * sum(larger.values()))
+
+    assert found.noise_freedom == pytest.approx(slope(noise=1e-3), rel=1e-5)
+    start = model.state_dim - found.start_variance / variances.start
+    assert start == pytest.approx(slope(start=1e-3), rel=1e-5)
+
+
 @pytest.mark.parametrize("followed", [0, 8])
 def test_signs_estimate_without_bias(followed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
@@ -235,17 +274,19 @@ def test_signs_estimate_without_bias(followed: int, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("kind", [RULES["gradient"], RULES["soft-value"]], ids=lambda k: k.name)
-def test_what_more_data_would_do_is_the_same_in_products(
+def test_what_more_data_would_do_does_not_depend_on_the_algebra(
     kind: type[Rule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = kind(local_world(np.random.default_rng(4), n_states=6, n_stages=4))
     fit = fit_path(model, max_rounds=3, start=fit_random_walk(model))
     for more in ({"episodes": 2.0}, {"more_steps": 3}):
-        wanted = expected_covariance(fit, **more)
-        with monkeypatch.context() as changed:
-            changed.setattr(rounds, "LARGEST_DENSE", 1)
-            found = expected_covariance(fit, **more)
-        np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
+        found = []
+        for sizes in ALGEBRAS[: 3 if kind.forgets else 2]:
+            for name, size in sizes.items():
+                monkeypatch.setattr(rounds, name, size)
+            found.append(expected_covariance(fit, **more))
+        for other in found[1:]:
+            np.testing.assert_allclose(other, found[0], atol=1e-4 * np.abs(found[0]).max())
 
 
 @pytest.mark.parametrize("name", ["gradient", "natural", "soft-policy"])
@@ -274,12 +315,16 @@ def test_answers_do_not_depend_on_the_algebra(monkeypatch: pytest.MonkeyPatch) -
     )
     policy, method = TabularSoftmax(mdp.n_states, 4), Method.named("joint", models=("soft-value",))
     asked = {"gamma": mdp.gamma, "method": method}
-    wanted = infer_reward(history, policy, **asked)
-    monkeypatch.setattr(rounds, "LARGEST_DENSE", 1)
-    found = infer_reward(history, policy, **asked)
-    np.testing.assert_allclose(found.weights, wanted.weights, atol=1e-4)
-    np.testing.assert_allclose(found.interval(), wanted.interval(), atol=1e-2)
-    assert found.status is wanted.status
+    found = []
+    for sizes in ALGEBRAS:
+        for name, size in sizes.items():
+            monkeypatch.setattr(rounds, name, size)
+        found.append(infer_reward(history, policy, **asked))
+    wanted, *others = found
+    for other, exact in zip(others, (False, True), strict=True):
+        np.testing.assert_allclose(other.weights, wanted.weights, atol=1e-6 if exact else 1e-4)
+        np.testing.assert_allclose(other.interval(), wanted.interval(), atol=1e-2)
+        assert other.status is wanted.status
 
 
 # --- many stages of few trials --------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,3 +153,28 @@ def test_random_walks_of_networks_are_explained_in_one_of_twenty(method: str) ->
 def test_networks_that_learn_are_explained(method: str) -> None:
     learner = GradientAscent(learning_rate=0.05, n_episodes=100)
     assert sum(explained(learner, seed, method) for seed in range(5)) >= 4
+
+
+@pytest.mark.parametrize("own_rates", [False, True])
+def test_memory_does_not_grow_with_ways_times_steps(own_rates: bool) -> None:
+    m, q = 3000, 1
+    rng = np.random.default_rng(0)
+    steps = compress(rng.normal(size=(m, 2)), rng.normal(size=(m, 2, q)))
+    tracemalloc.start()
+    turned_gain(steps, None if own_rates else np.ones(m), seed=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 1000 * m / 2  # one array of all ways takes twice that
+
+
+def test_the_answer_is_the_same_however_many_ways_are_tried_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    steps = compress(rng.normal(size=(12, 3)) + 0.5, 0.2 * rng.normal(size=(12, 3, 2)) + 1)
+    found = []
+    for block in (300, 1000, 2**17):
+        monkeypatch.setattr("logel.inference.null._BLOCK", block)
+        found.append([turned_gain(steps, rates, seed=0) for rates in (None, np.ones(12))])
+    assert found[0] == found[1] == found[2]
+    assert found[0][0] > 1

@@ -34,11 +34,11 @@ from logel.policies.softmax import TabularSoftmax
 from logel.rules.ascent import Gradient, NaturalGradient
 from logel.rules.catalogue import RULES
 from logel.rules.rule import Prediction, RandomWalk, Rule
-from logel.rules.values import QLearning, SoftPolicy, SoftValue
+from logel.rules.values import GradualValue, QLearning, SoftPolicy, SoftValue
 from logel.worlds.counting import pool_world
 from logel.worlds.table import TabularWorld
 
-DIFFERENTIABLE = (SoftPolicy, SoftValue, Gradient, NaturalGradient)
+DIFFERENTIABLE = (SoftPolicy, SoftValue, GradualValue, Gradient, NaturalGradient)
 TABULAR = [RULES[name] for name in TabularWorld.offers]
 
 
@@ -455,8 +455,9 @@ def test_the_right_model_finds_direction_and_size_of_the_weights_and_wins(
     ratio = np.linalg.norm(own.weights) / np.linalg.norm(WEIGHTS)
     assert ratio == pytest.approx(size, rel=0.25)
     assert own.evidence > walk.evidence + 10
-    # Soft policy and soft value iteration are close relatives: no one tells them apart here.
-    soft = {SoftPolicy, SoftValue}
+    # Soft policy and soft value iteration are close relatives, and so is all that lies between
+    # them: no one tells them apart here.
+    soft = {SoftPolicy, SoftValue, GradualValue}
     rivals = [f.evidence for k, f in fits.items() if k is not kind and not {k, kind} <= soft]
     assert own.evidence > max(rivals) + 2
 

@@ -63,6 +63,7 @@ def test_everyone_is_drawn_and_told() -> None:
     assert [row["name"] for row in goal] == ["rat <1>", "rat 2", "shared by all"]
     assert [row["whole"] for row in goal] == [False, False, True]
     assert goal[0]["low"] == pytest.approx(0.3) and goal[0]["high"] == pytest.approx(0.9)
+    assert "What the learners want" in page and "These learners are paid for" in page
     assert 'data-plot="forest"' in page and "rat &lt;1&gt;" in page and "<b>grass" not in page
     # In the table of shares.
     assert "75%" in page and "+3.2" in page and "contradicts" in page

@@ -36,6 +36,25 @@ def test_a_world_without_places_is_drawn_without_arrows() -> None:
     assert not world.exact
 
 
+@pytest.mark.parametrize(("leap", "columns"), [(False, 4), (True, None)])
+def test_a_world_where_every_action_slips_is_a_grid_of_neighbours(
+    leap: bool, columns: int | None
+) -> None:
+    # As in FrozenLake: every action leads to any neighbour; a single leap, and it is no grid.
+    rng = np.random.default_rng(0)
+    states = [0]
+    for _ in range(4000):
+        down, right = [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0)][rng.integers(5)]
+        row, column = divmod(states[-1], 4)
+        states.append(4 * min(max(row + down, 0), 2) + min(max(column + right, 0), 3))
+    if leap:
+        states.append((states[-1] + 6) % 12)
+    actions = rng.integers(4, size=len(states) - 1)
+    episode = Episode(np.array(states), actions, np.ones((len(actions), 1)))
+    world = discrete_world(LearningHistory.from_episodes([[episode], [episode]]))
+    assert world is not None and (world.columns, world.moves) == (columns, ())
+
+
 @pytest.mark.parametrize("top", [401, 2**40])
 def test_large_worlds_are_left_alone(top: int) -> None:
     episode = Episode(np.array([0, top]), np.array([0]), np.ones((1, 3)))

@@ -125,8 +125,8 @@ def test_states_and_policies_round_trip(kind: type[Rule]) -> None:
 
 def test_the_catalogue_holds_every_kind_of_learner_once() -> None:
     kinds = set(RULES.values())
-    assert len(kinds) == len(RULES) == 6 and not kinds & {RandomWalk, DriftingValues}
-    assert len({kind.name for kind in (*kinds, RandomWalk, DriftingValues)}) == 8
+    assert len(kinds) == len(RULES) == 7 and not kinds & {RandomWalk, DriftingValues}
+    assert len({kind.name for kind in (*kinds, RandomWalk, DriftingValues)}) == 9
     assert set(TabularWorld.offers) == set(RULES) - {"adam"}
     assert set(LinearWorld.offers) == set(SampledWorld.offers) == {"gradient", "natural", "adam"}
 

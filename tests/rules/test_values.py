@@ -24,7 +24,7 @@ from logel.envs.tabular import (
 )
 from logel.learners.tabular import SoftPolicyIteration, SoftValueIteration, soft_action_values
 from logel.rules.ascent import NaturalGradient
-from logel.rules.values import QLearning, SoftPolicy, SoftValue
+from logel.rules.values import GradualValue, QLearning, SoftPolicy, SoftValue
 from logel.worlds.table import RESTART
 
 # --- soft policy iteration ------------------------------------------------------------------
@@ -96,6 +96,23 @@ def test_soft_backups_of_a_terminating_world_are_those_of_its_absorbing_twin() -
         backup = mdp.expected_features @ weights
         backup = backup + mdp.gamma * mdp.transitions @ logsumexp(table, axis=1)
         np.testing.assert_allclose(found, backup[:3].reshape(-1), atol=1e-12)
+
+
+def test_gradual_values_go_where_many_small_backups_go() -> None:
+    mdp, n, errors = small(2), 2000, []
+    model, plain = GradualValue(known_world(mdp)), SoftValue(known_world(mdp))
+    states, weights = point(plain, 16)
+    for time in (0.2, 0.4, 0.8):
+        found = model.following(states, np.append(weights, np.log(time)))
+        small_moves = states.copy()
+        for _ in range(n):
+            small_moves += time / n * (plain.following(small_moves, weights) - small_moves)
+        errors.append(np.abs(found - small_moves).max())
+        # A share of the way to one backup is another place.
+        share = states + (1 - np.exp(-time)) * (plain.following(states, weights) - states)
+        assert np.abs(share - small_moves).max() > 2 * errors[-1]
+    # Errors fall with the cube of the time.
+    assert errors[2] > 5 * errors[1] > 25 * errors[0]
 
 
 def q_shares(mdp: TabularMDP, policy: Any, size: float, restart: float) -> Any:

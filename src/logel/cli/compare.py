@@ -26,7 +26,7 @@ from logel.cli.console import (
     save_and_show,
 )
 from logel.cli.features import FeaturesName, named_features
-from logel.cli.reward import check_target, known_world, named_folders
+from logel.cli.reward import check_target, histories_in, known_world, named_folders
 from logel.errors import OptionError
 
 if TYPE_CHECKING:
@@ -159,13 +159,10 @@ def _of_histories(
 
 def _histories(paths: Sequence[Path], name: str) -> list[Path]:
     """The folders given, or those inside the only one if it is no history itself."""
-    from logel.data.folder import MANIFEST
-
-    if len(paths) == 1 and paths[0].is_dir() and not (paths[0] / MANIFEST).is_file():
-        paths = sorted(path.parent for path in paths[0].glob(f"*/{MANIFEST}"))
-    if len(paths) < 2:
-        raise OptionError(f"{name} has {len(paths)} histories: a group needs at least two learners")
-    return list(paths)
+    found = histories_in(paths)
+    if len(found) < 2:
+        raise OptionError(f"{name} has {len(found)} histories: a group needs at least two learners")
+    return found
 
 
 def _names(given: Sequence[str] | None, paths: Sequence[Sequence[Path]]) -> tuple[str, str]:

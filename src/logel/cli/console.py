@@ -20,7 +20,7 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from logel import __version__
-from logel.errors import LogelError, MissingExtraError, OptionError, StorageError, harmless
+from logel.errors import LogelError, MissingExtraError, OptionError, StorageError, harmless, printed
 
 if TYPE_CHECKING:
     from logel.data.history import LearningHistory
@@ -113,6 +113,10 @@ class Commands(TyperGroup):
     raising KeyboardInterrupt with a sentence.
     """
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of use: Typer puts what has sub-commands last, but recording is first."""
+        return sorted(super().list_commands(ctx), key=lambda name: name != "record")
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
@@ -132,7 +136,10 @@ def answer(result: object, sentence: str, *, json_output: bool) -> None:
 
 
 def save_and_show(found: Any, out: Path | None, *, json_output: bool) -> None:
-    """Save an answer, if that is asked for, and print it; also when the disk is full."""
+    """Save an answer, if that is asked for, and print it; also when the disk is full.
+
+    The last words, on standard error, are the verdict.
+    """
     shown = found.to_json() if json_output else found.summary()
     try:
         if out is not None:
@@ -141,6 +148,7 @@ def save_and_show(found: Any, out: Path | None, *, json_output: bool) -> None:
         typer.echo(shown)
         raise
     typer.echo(shown)
+    typer.echo(printed([f"verdict: {found.verdict}"]), err=True)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from logel.cli.check import check
 from logel.cli.compare import GroupsCommand, compare
 from logel.cli.console import Commands, Stopped, options_of_all
 from logel.cli.data import export_history, import_history, inspect
@@ -17,17 +18,25 @@ from logel.cli.studies import build_networks, demo, reproduce
 from logel.errors import LogelError, one_line, printed
 
 app = typer.Typer(
-    cls=Commands, callback=options_of_all, no_args_is_help=True, pretty_exceptions_enable=False
+    cls=Commands,
+    callback=options_of_all,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    epilog="New here? `logel demo` shows it at work, `logel COMMAND --help` explains a command.",
 )
-for command in (report, demo, infer, unexplained, train, reproduce, build_networks):
-    app.command()(command)
-app.command(cls=GroupsCommand)(compare)
-app.command("import")(import_history)
-app.command("export")(export_history)
-app.command()(inspect)
 recorders = typer.Typer(callback=record, invoke_without_command=True, no_args_is_help=True)
 recorders.command("gridworld")(record_gridworld)
-app.add_typer(recorders, name="record")
+# Panels of --help, and commands in them, stand in the order of use.
+FIRST, THEN, PAPER = "From a run to its reward", "With what came out", "The paper"
+app.add_typer(recorders, name="record", rich_help_panel=FIRST)
+app.command("import", rich_help_panel=FIRST)(import_history)
+for command in (inspect, infer, check, unexplained, report):
+    app.command(rich_help_panel=FIRST)(command)
+app.command(rich_help_panel=THEN)(train)
+app.command(cls=GroupsCommand, rich_help_panel=THEN)(compare)
+app.command("export", rich_help_panel=THEN)(export_history)
+for from_paper in (demo, reproduce, build_networks):
+    app.command(rich_help_panel=PAPER)(from_paper)
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from logel.cli.console import (
     save_and_show,
 )
 from logel.cli.features import FeaturesName, named_features
-from logel.errors import OptionError
+from logel.errors import OptionError, printed
 from logel.threads import limited_threads
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def infer(
 
     if out is not None:
         check_target(out)
-    learners = named_folders(history)
+    learners = named_folders(histories_in(history) or history)
     loaded = {n: cut(LearningHistory.load(folder), stages) for n, folder in learners.items()}
     from logel.inference.arguments import common_gamma
     from logel.inference.infer import infer_group, infer_reward
@@ -147,6 +147,15 @@ def known_world(path: Path, family: Policy) -> KnownWorld:
     return read_world(path, family.n_states, family.n_actions)
 
 
+def histories_in(paths: Sequence[Path]) -> list[Path]:
+    """The folders given, or those inside the only one if it is no history itself."""
+    from logel.data.folder import MANIFEST
+
+    if len(paths) == 1 and paths[0].is_dir() and not (paths[0] / MANIFEST).is_file():
+        return sorted(path.parent for path in paths[0].glob(f"*/{MANIFEST}"))
+    return list(paths)
+
+
 def named_folders(folders: Sequence[Path]) -> dict[str, Path]:
     """Folders of histories by the shortest names that tell them apart."""
     last = [folder.name for folder in folders]
@@ -178,6 +187,9 @@ def report(
     ] = None,
     out: Annotated[Path, Option(help="The page to write.")] = Path("report.html"),
     stages: StageRange = None,
+    checks: Annotated[
+        Path | None, Option(help="What `logel check` saved: adds a section on the controls.")
+    ] = None,
     picture: Annotated[Path | None, Option(help="A PNG of the reward to show as it is.")] = None,
     unexplained: Annotated[
         Path | None, Option(help="What `logel unexplained` saved about the estimate.")
@@ -188,17 +200,20 @@ def report(
 ) -> None:
     """Write one HTML page, readable offline, about an estimate or a study."""
     from logel.data.history import LearningHistory
+    from logel.inference.check import EstimateChecks
     from logel.inference.unexplained import Unexplained
     from logel.report.page import write_report
 
-    result = _reported(run, alone=history is None and picture is None)
+    result = _reported(run, alone=history is None and picture is None and checks is None)
     loaded = None if history is None else cut(LearningHistory.load(history), stages)
     drawn = None if picture is None else picture.read_bytes()
+    checked = None if checks is None else EstimateChecks.load(checks)
     with progress_bars(quiet or json_output) as told:
         if loaded is not None:
             loaded = read_with_progress(loaded, told)
         hidden = None if unexplained is None else Unexplained.load(unexplained)
-        page = write_report(result, out, history=loaded, picture=drawn, unexplained=hidden)
+        options = {"history": loaded, "picture": drawn, "checks": checked, "unexplained": hidden}
+        page = write_report(result, out, **options)
     size = page.stat().st_size
     sentence = f"wrote {page} ({size / 1e3:.0f} kB)"
     answer({"report": str(page), "bytes": size}, sentence, json_output=json_output)
@@ -216,7 +231,7 @@ def _reported(paths: Sequence[Path], *, alone: bool) -> Path | dict[str, RewardE
     if len(paths) == 1:
         return paths[0]
     if not alone:
-        raise OptionError("several estimates are compared without a history or picture")
+        raise OptionError("several estimates are compared without a history, checks or picture")
     named = {name.removesuffix(".json"): path for name, path in named_folders(paths).items()}
     return {name: RewardEstimate.load(path) for name, path in named.items()}
 
@@ -260,6 +275,8 @@ def train(
             tensorboard=tensorboard,
             progress=report,
         )
+    if not reward.verdict.shown:
+        typer.echo(printed([f"the reward is {reward.verdict}"]), err=True)
     if json_output:
         typer.echo(json.dumps(summary, indent=1))
         return

@@ -57,6 +57,7 @@ def demo(
         f"True discounted reward from the start, without end: planning for the recovered reward "
         f"earns {result.value:.3f} of at most {result.best_value:.3f}; the learner's last policy "
         f"{result.learner_value:.3f}, acting at random {result.uniform_value:.3f}.\n"
+        f"verdict: {result.estimate.verdict}\n"
         f"Picture: {out}"
     )
 

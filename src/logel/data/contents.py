@@ -172,10 +172,10 @@ class Contents:
 
 @dataclass(frozen=True)
 class View:
-    """A range of another source's stages; every one fetched is told."""
+    """Some of another source's stages, in an order of their own; every one fetched is told."""
 
     source: StageSource
-    indices: range
+    indices: Sequence[int]
     progress: Progress | None = None
 
     def __len__(self) -> int:

@@ -129,7 +129,7 @@ class LearningHistory(Contents):
         """Build a history from one learner's episodes, in order, that belong to no stages.
 
         They are cut into windows, none of them empty, which serve as stages. Whether an answer
-        depends on how they are cut, `logel.inference.windows.check_windows` says.
+        depends on how they are cut, `logel.check_estimate` says.
 
         Args:
             episodes: Bouts, trials or sessions, in the order in which they happened.
@@ -144,8 +144,10 @@ class LearningHistory(Contents):
                 others. None: not said.
         """
         cut = windows_of(episodes, windows, by=by, times=times)
+        # That other windows could be tried is worth knowing.
+        noted = {**(metadata or {}), "cut_by": Cut(by).value}
         return cls.from_episodes(
-            cut, feature_names=feature_names, metadata=metadata, own_episodes=own_episodes
+            cut, feature_names=feature_names, metadata=noted, own_episodes=own_episodes
         )
 
     def with_windows(self, windows: int, *, by: Cut | str = Cut.EPISODES) -> Self:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -203,6 +203,18 @@ def shown(name: object, most: int = 60) -> str:
     """A stranger's text, short and without control characters, fit for a message."""
     text = "".join(c if c.isprintable() else "?" for c in str(name)[: most + 1])
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+def listed(names: Iterable[object], *, most: int = 4) -> str:
+    """Names as a phrase: `a, b and c`, or `a, b and 7 more`."""
+    every = list(names)
+    cut = most - 1 if len(every) > most else len(every)
+    told = [shown(name) for name in every[:cut]]
+    if len(every) > most:
+        told.append(f"{len(every) - cut} more")
+    if len(told) < 2:
+        return "".join(told)
+    return f"{', '.join(told[:-1])} and {told[-1]}"
 
 
 def optional(module: str, extra: str) -> Any:

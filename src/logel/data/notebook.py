@@ -27,7 +27,7 @@ def estimate_line(estimate: Any) -> str:
     more = f" and {hidden} smaller" if hidden else ""
     return (
         f"RewardEstimate({', '.join(pairs)}{more}; {estimate.scale}, "
-        f"{len(estimate.learning_rates)} steps, {estimate.status.name})"
+        f"{len(estimate.learning_rates)} steps, {estimate.verdict.finding.value})"
     )
 
 

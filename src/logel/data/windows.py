@@ -1,8 +1,8 @@
 """One learner's episodes in order, cut into windows that serve as stages.
 
 Nobody stops learning at the end of a window: a stage is what the learner did around some time.
-Few long windows blur the learning, many short ones show single policies badly; see
-`logel.inference.windows` for whether an answer depends on it.
+Few long windows blur the learning, many short ones show single policies badly;
+`logel.check_estimate` tells whether an answer depends on it.
 """
 
 from __future__ import annotations

@@ -58,6 +58,11 @@ class Coordinates:
     def __call__(self, observations: Array, actions: Array, next_observations: Array, /) -> Float:
         """Features, shape (N, q), of N transitions."""
         flat = np.asarray(next_observations, dtype=np.float64).reshape(len(actions), -1)
+        if flat.shape[1] != len(self.middle):
+            raise OptionError(
+                f"these features are made for observations of {len(self.middle)} numbers, but "
+                f"these have {flat.shape[1]}: take the features of the history's own environment"
+            )
         scaled = (flat - self.middle) / self.half
         return np.concatenate([scaled, scaled**2], axis=1)
 

@@ -19,7 +19,7 @@ from logel.inference.gauge import Gauge
 from logel.inference.gauge_sums import either_gauge
 from logel.inference.group import GroupEstimate
 from logel.inference.saved import check_format, load_json, read_json
-from logel.inference.status import Status
+from logel.inference.verdict import Verdict, doubt_of, verdict_on
 from logel.types import Float
 
 if TYPE_CHECKING:
@@ -70,6 +70,23 @@ class Contrast:
         """Of two groups' means, of weights that learners share, or of single learners."""
         one, other = (g.mean if isinstance(g, GroupEstimate) else g for g in (first, second))
         return cls((str(names[0]), str(names[1])), one, other, seed)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether differences are found; not shown if the weights of a group are not."""
+        return verdict_on(self, doubt=self.doubt)
+
+    @property
+    def doubt(self) -> str:
+        """Why differences are not to be trusted; empty if nothing speaks against it."""
+        return "; ".join(self._doubts)
+
+    @property
+    def _doubts(self) -> list[str]:
+        """Why weights of a group are not to be trusted."""
+        sides = zip(self.names, (self.first, self.second), strict=True)
+        said = [(name, doubt_of(estimate)) for name, estimate in sides]
+        return [f"the weights of '{n}' are not to be trusted: {why}" for n, why in said if why]
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -124,13 +141,9 @@ class Contrast:
     @property
     def notes(self) -> tuple[str, ...]:
         """Warnings in plain words."""
-        notes = []
+        notes = self._doubts
         for name, estimate in zip(self.names, (self.first, self.second), strict=True):
-            if estimate.status in (Status.UNEXPLAINED, Status.NOT_CONVERGED):
-                notes.append(
-                    f"the weights of '{name}' are not to be trusted: {estimate.status.value}"
-                )
-            elif any(one.contradicts or one.decisive for one in estimate.learners):
+            if any(one.contradicts or one.decisive for one in estimate.learners):
                 notes += [f"'{name}': {note}" for note in estimate.notes]
         return tuple(notes)
 
@@ -149,6 +162,7 @@ class Contrast:
         one, other = self.names
         lines = [
             f"Difference of weights (unit norm): {one} minus {other}",
+            f"verdict: {self.verdict}",
             "",
             f"{'feature':<{width}}  {'first':>8}  {'second':>8}  {'differ by':>9}  "
             f"{percent + ' interval':>20}  {'P(first > second)':>17}",
@@ -180,6 +194,7 @@ class Contrast:
         fields = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
+            "verdict": self.verdict.to_plain(),
             "names": list(self.names),
             "first": self.first.to_plain(),
             "second": self.second.to_plain(),

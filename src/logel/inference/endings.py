@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from logel.data.limits import listed
 from logel.data.stage import Stage
 from logel.types import Float
 
@@ -70,14 +71,14 @@ class Endings:
         at_end = used & (np.diagonal(self._going.products) == 0)
         if not at_end.any() or (at_end == used).all():
             return None
-        all_names = _listed([names[j] for j in np.flatnonzero(used).tolist()])
+        all_names = _all([names[j] for j in np.flatnonzero(used).tolist()])
         ending = [names[j] for j in np.flatnonzero(at_end).tolist()]
         where = _NUMBERS.get(len(ending), "one of them")
         return (
             f"{all_names} are collinear under discounting, because every episode that ends does so "
-            f"in {where} ({_listed(ending)})"
+            f"in {where} ({_all(ending)})"
         )
 
 
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _all(names: Sequence[str]) -> str:
+    return listed(names, most=len(names))

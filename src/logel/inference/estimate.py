@@ -32,6 +32,7 @@ from logel.inference.saved import (
 )
 from logel.inference.shares import LearnerShare, share_lines
 from logel.inference.status import Status
+from logel.inference.verdict import Verdict, beside_walk, median_explained, verdict_of
 from logel.types import FeatureFunction, Float, Progress
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class RewardEstimate:
         covariance: Sampling covariance of the weights, (q, q), or None when it could not be told.
         degrees_of_freedom: Of that covariance.
         scale: "unit norm", or "known learning rates" when the weights carry their own scale.
-        status: How the solve ended; its value is a sentence.
+        status: How the solve ended; its value is a sentence. What the answer amounts to is its
+            `verdict`.
         notes: Warnings in plain words.
         gauge: Directions that are not identified.
         fit: Explained movement, lengths and cosines, step by step.
@@ -106,6 +108,11 @@ class RewardEstimate:
     versions: Mapping[str, str] = field(default_factory=package_versions)
     planning: Planning | None = None
     learners: tuple[LearnerShare, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """Found, partly determined or not shown, with the reason; derived, never stored."""
+        return verdict_of(self)
 
     @property
     def explained(self) -> Float:
@@ -221,6 +228,7 @@ class RewardEstimate:
         ends = self.interval(level)
         lines = [
             f"Reward weights ({self.scale}), {len(self.learning_rates)} steps, {self.method}",
+            f"verdict: {self.verdict}",
             "",
             f"{'feature':<{width}}  {'weight':>9}  {'std err':>9}  {percent + ' interval':>22}",
         ]
@@ -232,10 +240,6 @@ class RewardEstimate:
             "",
             f"status: {self.status.value}",
             f"rank {self.rank} of {len(self.weights)}, condition number {self.condition:.3g}",
-            f"explained movement: median {np.nanmedian(self.fit.explained):.3f} of the squared "
-            "steps",
-            f"cosine of movement and prediction: median {np.nanmedian(self.fit.cosines):.3f} "
-            f"(chance level {self.fit.chance:.3f})",
             *self._further_facts(),
             *share_lines(self.learners),
         ]
@@ -244,13 +248,20 @@ class RewardEstimate:
         return printed(lines)
 
     def _further_facts(self) -> Iterator[str]:
-        """Lines of the summary that not every method has."""
+        """Lines of the summary that not every answer has."""
+        if (share := median_explained(self)) is not None:
+            yield f"explained movement: median {share:.3f} of the squared steps"
+        if np.isfinite(self.fit.cosines).any():
+            yield (
+                "cosine of movement and prediction: median "
+                f"{np.nanmedian(self.fit.cosines):.3f} (chance level {self.fit.chance:.3f})"
+            )
         if self.held_out is not None and np.isfinite(self.held_out).any():
             yield f"clones: held-out log-likelihood {np.nanmean(self.held_out):.4f} per step"
         if self.models:
             order = sorted(self.models.items(), key=lambda item: -item[1])
             gains = ", ".join(f"{name} {gain:+.1f}" for name, gain in order)
-            yield f"learner models (log evidence over a random walk): {gains}"
+            yield f"learner models (log evidence over a random walk{beside_walk(self)}): {gains}"
         if self.planning is not None:
             more = self.planning.factors(episodes=2.0), self.planning.factors(stages=2.0)
             by_episodes, by_stages = (float(np.median(f)) for f in more)
@@ -300,7 +311,7 @@ class RewardEstimate:
         return estimate_line(self)
 
     def _repr_html_(self) -> str:
-        """The estimate in a notebook: weights with intervals, status and notes."""
+        """The estimate in a notebook: verdict, weights with intervals, status and notes."""
         return to_html(self)
 
     def to_json(self) -> str:
@@ -314,6 +325,8 @@ class RewardEstimate:
         fields = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
+            # For readers of the file; who loads it judges anew.
+            "verdict": self.verdict.to_plain(),
             **vars(self),
             "status": self.status.name,
             "gauge": gauge,

@@ -130,13 +130,14 @@ def to_inference_data(estimate: Any, n_draws: int, seed: int) -> Any:
             "method": estimate.method,
             "scale": estimate.scale,
             "status": estimate.status.name,
+            "verdict": str(estimate.verdict),
             "inference_library": "logel",
         },
     )
 
 
 def to_html(estimate: Any, level: float = 0.95) -> str:
-    """A small table for notebooks: weights with intervals, status, notes.
+    """A small table for notebooks: verdict, weights with intervals, status, notes.
 
     Names come from files, so everything is escaped; colours are the notebook's own.
     """
@@ -159,11 +160,12 @@ def to_html(estimate: Any, level: float = 0.95) -> str:
             + "</tr>"
         )
     hidden = len(estimate.weights) - len(order)
-    remarks = [f"{estimate.status.name}: {estimate.status.value}", *estimate.gauge.describe()]
+    remarks = [f"status: {estimate.status.value}", *estimate.gauge.describe()]
     remarks += [*estimate.notes, *([f"{hidden} smaller weights are not shown"] if hidden else [])]
     lines = "".join(f'<div style="opacity:.75">{escaped(text)}</div>' for text in remarks)
     return (
         f'<div style="max-width:60em"><div><b>Reward weights</b> ({escaped(estimate.scale)}, '
         f"{len(estimate.learning_rates)} steps)</div>"
+        f"<div><b>{estimate.verdict.finding.value}</b>: {escaped(estimate.verdict.reason)}</div>"
         f'<table style="border-collapse:collapse">{"".join(rows)}</table>{lines}</div>'
     )

@@ -24,6 +24,7 @@ from logel.inference.saved import array, check_format, load_json, plain, read_js
 from logel.inference.shared import ByLearner, learner_shares, together, world_shifts
 from logel.inference.shares import LearnerShare
 from logel.inference.status import Status
+from logel.inference.verdict import Verdict
 from logel.types import Float
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class GroupEstimate:
     mean: RewardEstimate
     learners: Mapping[str, RewardEstimate]
     spreads: Float
+
+    @property
+    def verdict(self) -> Verdict:
+        """That on the mean; single learners have verdicts of their own."""
+        return self.mean.verdict
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,6 +104,7 @@ class GroupEstimate:
         return {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
+            "verdict": self.verdict.to_plain(),
             "mean": self.mean.to_plain(),
             "learners": learners,
             "spreads": plain(self.spreads),

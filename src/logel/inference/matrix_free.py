@@ -34,10 +34,10 @@ import numpy.typing as npt
 from scipy.linalg import eigh_tridiagonal
 
 from logel.inference.chains import Chains
-from logel.inference.rounds import Algebra, Round, Variances
+from logel.inference.rounds import Products, Round, Variances
 from logel.rules.rule import Rule
 from logel.types import Float
-from logel.worlds.products import Linearised, StepNoise
+from logel.worlds.products import Linearised
 
 # Signs drawn: coupling's share of log det A, one to twenty nats at a thousand parameters, is known
 # to about half a nat.
@@ -321,28 +321,13 @@ def _log_quadrature(diagonal: Float, beside: Float) -> float:
     return float(vectors[0] ** 2 @ np.log(np.maximum(values, 1e-12)))
 
 
-class MatrixFree(Algebra[Linearised]):
+class MatrixFree(Products):
     """In products; one for every fit."""
 
     def __init__(self, *, warm: bool = True) -> None:
         """A fit that is not `warm` still has to find to where evidence means anything."""
         self._modes: Float | None = None
         self._far = 0 if warm else _FAR_ROUNDS
-
-    def predict(self, model: Rule, states: Float, parameters: Float) -> Linearised:
-        """What the rule says about the steps from states (m, D)."""
-        return model.linearised(states, parameters)
-
-    def evened(self, found: Linearised) -> Linearised:
-        """The same with noise alike in all directions."""
-        m, s, b, _ = found.noise.blocks.shape
-        return found.with_noise(StepNoise.even(m, s, b))
-
-    def damped(self, found: Linearised, before: Linearised | None, share: float) -> Linearised:
-        """The same with noise in which its own has a share, and that before it has the rest."""
-        if before is None:
-            return found
-        return found.with_noise(found.noise.mixed(before.noise, share))
 
     def smooth(
         self,
@@ -367,10 +352,6 @@ class MatrixFree(Algebra[Linearised]):
             self._modes = first_modes(model)
         round_, self._modes = smooth(*asked, modes=self._modes)
         return round_
-
-    def misfit(self, found: Linearised, noise: float) -> Callable[[Float], float]:
-        """Computes what errors (m, D) of the steps weigh, squared, in units of their noise."""
-        return lambda errors: found.noise.misfit(errors) / noise
 
     def covariance(
         self,

@@ -8,6 +8,8 @@ in common, so the explained movement is compared with what it is when whole step
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from logel.inference.steps import Steps
@@ -19,6 +21,8 @@ CONVINCING = float(np.log(20.0))
 ENOUGH_STEPS = 6
 # Steps up to which every way of turning them round is tried, and ways tried of more.
 _ALL_WAYS, _SOME_WAYS = 10, 999
+# Numbers held for the ways that are tried at once: memory must not grow with ways times steps.
+_BLOCK = 2**17
 # Alternations between weights and rates in every turned history; the direction settles in fewer.
 _ROUNDS = 30
 
@@ -41,12 +45,12 @@ def turned_gain(steps: Steps, learning_rates: Float | None, *, seed: int) -> flo
     """
     grams = steps.grams()
     square, inner = grams[:, :-1, :-1], grams[:, :-1, -1]
-    signs = step_signs(steps.n_steps, seed)
+    blocks = step_signs(steps.n_steps, seed, ways=max(1, _BLOCK // inner.size))
     if learning_rates is None:
-        explained = _with_own_rates(square, inner, signs)
+        explained = np.concatenate([_with_own_rates(square, inner, signs) for signs in blocks])
     else:
         total = np.einsum("t,tij->ij", learning_rates**2, square)
-        sums = (signs * learning_rates) @ inner
+        sums = np.concatenate([(signs * learning_rates) @ inner for signs in blocks])
         explained = np.einsum("si,ij,sj->s", sums, np.linalg.pinv(total, hermitian=True), sums)
     # The first row is the history as it was; rounding must not make equals differ.
     as_good = explained >= explained[0] * (1 - 1e-9)
@@ -62,15 +66,21 @@ def shortness(n_steps: int) -> tuple[str, ...]:
     )
 
 
-def step_signs(m: int, seed: int) -> Float:
-    """Ways to turn steps round, shape (n, m), the first of them none; opposites count as one."""
-    if m <= _ALL_WAYS:
-        ways = np.arange(2 ** (m - 1))
-        turned = (ways[:, None] >> np.arange(m)) & 1
-    else:
-        turned = np.random.default_rng([seed, m]).integers(0, 2, (_SOME_WAYS + 1, m))
-        turned[0] = 0
-    return np.asarray(1.0 - 2.0 * turned, dtype=float)
+def step_signs(m: int, seed: int, ways: int) -> Iterator[Float]:
+    """Ways to turn steps round, so many at once, shape (ways, m).
+
+    The very first turns none; opposites count as one.
+    """
+    rng = np.random.default_rng([seed, m])
+    n = 2 ** (m - 1) if m <= _ALL_WAYS else _SOME_WAYS + 1
+    for first in range(0, n, ways):
+        block = np.arange(first, min(first + ways, n))
+        if m <= _ALL_WAYS:
+            turned = (block[:, None] >> np.arange(m)) & 1
+        else:
+            turned = rng.integers(0, 2, (len(block), m))
+            turned[block == 0] = 0
+        yield np.asarray(1.0 - 2.0 * turned, dtype=float)
 
 
 def _with_own_rates(square: Float, inner: Float, signs: Float) -> Float:

@@ -1,4 +1,4 @@
-"""The figure of an estimate: what it found, how well that explains the learning, how fast."""
+"""Figures: what an estimate found, how well that explains the learning, what controls say."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from logel.data.plots import BLUE, GREY, panels, rule, tidy
+from logel.data.plots import BLUE, GREY, ORANGE, panels, rule, tidy
 from logel.types import Float
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Features that fit on an axis.
 _MOST_WEIGHTS = 25
+# Features that have a panel each in the figure of controls.
+_MOST_PANELS = 4
 
 
 def plot_estimate(estimate: Any, axes: Any = None, *, level: float = 0.95) -> list[Axes]:
@@ -49,3 +51,39 @@ def _movement(axes: Axes, estimate: Any) -> None:
 
 def _steps(values: Float) -> Any:
     return np.arange(len(values))
+
+
+def plot_checks(checks: Any, axes: Any = None) -> list[Axes]:
+    """The largest weights in every inference of the controls; see `EstimateChecks.plot`.
+
+    Grey are inferences whose weights are not to be trusted, orange those of controls that fail.
+    """
+    rows, whole = _inferences(checks), checks.estimate
+    shown = np.argsort(-np.abs(whole.weights), kind="stable")[:_MOST_PANELS]
+    made = panels(axes, len(shown))
+    if axes is None:
+        figure: Any = made[0].figure
+        figure.set_size_inches(3.6 * len(shown), max(3.2, 0.25 * len(rows)))
+    at = -np.arange(len(rows))
+    for k, (panel, j) in enumerate(zip(made, shown, strict=True)):
+        for y, (_, weights, low, high, colour) in zip(at, rows, strict=True):
+            panel.plot([low[j], high[j]], [y, y], color=colour, linewidth=2)
+            panel.plot(weights[j], y, "o", color=colour, markersize=4)
+        panel.axvline(0, color="black", linewidth=0.8)
+        panel.set_yticks(at, [name for name, *_ in rows] if k == 0 else [""] * len(rows))
+        tidy(panel, title=whole.feature_names[j], x="weight, 95% interval")
+    return made
+
+
+def _inferences(checks: Any) -> list[tuple[str, Float, Float, Float, str]]:
+    """Name, weights, both ends and colour of every inference, the estimate itself first."""
+    whole = checks.estimate
+    colour = BLUE if whole.verdict.shown else GREY
+    rows = [("as it is", whole.weights, *whole.interval().T, colour)]
+    for control, (_, outcome, _) in zip(checks.controls, checks.rows(), strict=True):
+        colour = ORANGE if outcome == "failed" else BLUE
+        rows += [
+            (one.name, one.weights, one.low, one.high, GREY if one.doubt else colour)
+            for one in control.variants
+        ]
+    return rows

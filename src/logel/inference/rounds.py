@@ -12,14 +12,22 @@ import numpy.typing as npt
 
 from logel.rules.rule import Rule
 from logel.types import Float
+from logel.worlds.products import Linearised, StepNoise
 
 # Coordinates of a state up to which matrices are faster than products.
 LARGEST_DENSE = 150
+# States of a table up to which matrices over their values are faster than products.
+MOST_VALUES = 250
 
 
 def in_products(model: Rule) -> bool:
     """Whether a model is better asked for products than for matrices."""
     return model.world.n_blocks > 1 and (model.apart or model.state_dim > LARGEST_DENSE)
+
+
+def by_values(model: Rule) -> bool:
+    """Whether a model's tables are better not carried, but their values."""
+    return model.forgets and 1 < model.world.n_blocks <= MOST_VALUES
 
 
 @dataclass(frozen=True)
@@ -116,3 +124,26 @@ class Algebra(ABC, Generic[Predicted]):
         episodes: float,
     ) -> Float:
         """Of the parameters, if these steps were seen in that multiple of the episodes."""
+
+
+class Products(Algebra[Linearised]):
+    """Without matrices over all of a state."""
+
+    def predict(self, model: Rule, states: Float, parameters: Float) -> Linearised:
+        """What the rule says about the steps from states (m, D)."""
+        return model.linearised(states, parameters)
+
+    def evened(self, found: Linearised) -> Linearised:
+        """The same with noise alike in all directions."""
+        m, s, b, _ = found.noise.blocks.shape
+        return found.with_noise(StepNoise.even(m, s, b))
+
+    def damped(self, found: Linearised, before: Linearised | None, share: float) -> Linearised:
+        """The same with noise in which its own has a share, and that before it has the rest."""
+        if before is None:
+            return found
+        return found.with_noise(found.noise.mixed(before.noise, share))
+
+    def misfit(self, found: Linearised, noise: float) -> Callable[[Float], float]:
+        """Computes what errors (m, D) of the steps weigh, squared, in units of their noise."""
+        return lambda errors: found.noise.misfit(errors) / noise

@@ -26,6 +26,8 @@ _AMOUNTS = (0.1, 0.3, 1.0, 3.0)
 # Share of the squared movement that is never held for a hidden reward: what a counted world
 # gets wrong is the same at all steps, and so is what steps that are not small do.
 TOLERATED = 0.02
+# Ways to turn the steps that are tried at once.
+_WAYS = 1000
 # Share of an element's information that named features must leave for it to be told.
 _LEFT = 1e-6
 
@@ -169,7 +171,7 @@ def _step_by_step(
         squares = squares + (chance**2 / seen).sum(axis=1).mean(axis=0)
         freedom += m
     squares = np.maximum(squares, 1e-300)
-    summed = step_signs(m, seed) @ pulls
+    summed = np.concatenate([signs @ pulls for signs in step_signs(m, seed, _WAYS)])
     share = np.minimum(summed**2 / total / squares, 1 - 1e-12)
     # Schwarz's price of one weight, and the odds of a regression whose noise is unknown.
     odds = -0.5 * freedom * np.log1p(-share) - 0.5 * np.log(m)

@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from logel.errors import OptionError
+from logel.inference.by_values import ByValues
 from logel.inference.dense import Dense
 from logel.inference.matrix_free import MatrixFree
-from logel.inference.rounds import Algebra, Round, Variances, in_products
+from logel.inference.rounds import Algebra, Round, Variances, by_values, in_products
 from logel.inference.weight_posterior import weight_posterior
 from logel.rules.rule import RandomWalk, Rule
 from logel.types import Float
@@ -177,7 +178,9 @@ def fit_random_walk(model: Rule, *, start: Start | None = None) -> JointFit:
 
 
 def algebra_of(model: Rule, *, warm: bool = True) -> Algebra[Any]:
-    """Matrices for small states, products for others."""
+    """By values where these tell all, else matrices for small states and products for others."""
+    if by_values(model):
+        return ByValues()
     return MatrixFree(warm=warm) if in_products(model) else Dense()
 
 

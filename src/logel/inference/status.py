@@ -8,24 +8,24 @@ import enum
 class Status(enum.Enum):
     """How an inference ended; each value is a sentence that says what to do."""
 
-    OK = "solved"
+    OK = "the fit converged"
     RANK_DEFICIENT = (
-        "solved, but some directions of the weights are not determined: the minimum-norm weights "
-        "are given; see the gauge report"
+        "the fit converged, but some directions of the weights are not determined: the "
+        "minimum-norm weights are given; see the gauge report"
     )
     UNEXPLAINED = (
-        "solved, but a random walk explains the movement as well as any reward: do not trust these "
-        "weights; watch more stages or episodes, or check features and learner"
+        "no reward of these features explains the movement better than wanting nothing does: do "
+        "not trust these weights; watch more stages or episodes, or check features and learner"
     )
     OUT_OF_SCALE = (
-        "solved, but weights or intervals are no usable numbers: bring the column that the notes "
-        "name to about unit size"
+        "weights or intervals are no usable numbers: bring the column that the notes name to about "
+        "unit size"
     )
     NOT_CONVERGED = (
         "stopped before convergence: increase max_iterations (joint fits: the rounds in heats; "
         "replay: try another seed, or more members)"
     )
     RATES_AT_BOUND = (
-        "solved, but every learning rate sits at its lower bound: the movement does not follow any "
-        "reward of this form; check the learner model and the features"
+        "every learning rate sits at its lower bound: the movement does not follow any reward of "
+        "this form; check the learner model and the features"
     )

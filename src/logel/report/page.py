@@ -11,10 +11,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from logel.data.history import LearningHistory
 from logel.data.store import write_atomically
 from logel.errors import FormatError, OptionError
 from logel.inference.answers import Answer, load_answer
+from logel.inference.check import EstimateChecks
 from logel.inference.contrast import Contrast
 from logel.inference.estimate import RewardEstimate
 from logel.inference.group import GroupEstimate
@@ -25,11 +28,12 @@ from logel.report.page_figures import estimate_figures
 from logel.report.page_forest import contrast_page, forest_data
 from logel.report.page_parts import PNG, assemble, image, section, table
 from logel.report.page_unexplained import unexplained_parts
-from logel.report.safe_text import clean, escape, plain
+from logel.report.page_words import sentence
+from logel.report.safe_text import clean, escape, number, plain
 from logel.report.study_page import find_studies, study_page
 from logel.types import FeatureFunction
 
-_TITLE = "What the learner wants"
+_TITLE, _TITLE_OF_MANY = "What the learner wants", "What the learners want"
 # Title and lead of every section with figures.
 _SECTIONS = {
     "weights": ("What it wants", ""),
@@ -59,6 +63,7 @@ def estimate_page(
     features: FeatureFunction | None = None,
     picture: bytes | None = None,
     group: GroupEstimate | None = None,
+    checks: EstimateChecks | None = None,
     unexplained: Unexplained | None = None,
 ) -> str:
     """The page of an estimate, as HTML; see `write_report`.
@@ -79,10 +84,12 @@ def estimate_page(
         _hero(data),
         _list_section("warnings", "Warnings", data["warnings"], marker="warnings"),
         *sections,
+        "" if checks is None else _controls(estimate, checks),
         _list_section("next", "What to do next", data["next"], marker="steps"),
         _provenance(data),
     ]
-    return assemble(title=_TITLE, body="\n".join(part for part in body if part), data=data)
+    title = _TITLE_OF_MANY if estimate.learners else _TITLE
+    return assemble(title=title, body="\n".join(part for part in body if part), data=data)
 
 
 def write_report(
@@ -92,6 +99,7 @@ def write_report(
     history: LearningHistory | None = None,
     features: FeatureFunction | None = None,
     picture: bytes | None = None,
+    checks: EstimateChecks | None = None,
     unexplained: Unexplained | None = None,
 ) -> Path:
     """Write the report of an estimate, of an estimate's file, or of a study's folder.
@@ -105,6 +113,7 @@ def write_report(
             maps. Of no use for studies, like the rest.
         features: Computes the reward features, where the history carries none.
         picture: A PNG of the reward to show as it is.
+        checks: Controls of the estimate, see `logel.check_estimate`.
         unexplained: What `estimate.unexplained(history)` found, for a section of its own.
 
     Returns:
@@ -123,10 +132,15 @@ def write_report(
         page = compare_page(found)
     elif isinstance(found, RewardEstimate):
         page = estimate_page(
-            found, history, features=features, picture=picture, unexplained=unexplained
+            found,
+            history,
+            features=features,
+            picture=picture,
+            checks=checks,
+            unexplained=unexplained,
         )
-    elif history is not None:
-        raise OptionError("only an estimate of one history has a history: leave it out")
+    elif history is not None or checks is not None:
+        raise OptionError("only an estimate of one history has a history and checks: leave it out")
     elif isinstance(found, GroupEstimate):
         page = estimate_page(found.mean, picture=picture, group=found)
     else:
@@ -163,15 +177,37 @@ def _hero(data: dict[str, Any]) -> str:
         f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>"
         for label, value in data["facts"]
     )
-    status = data["status"]
+    verdict = data["verdict"]
     return (
-        f'<header class="hero"><p class="eyebrow">{escape(_TITLE)}</p>'
+        f'<header class="hero"><p class="eyebrow">'
+        f"{escape(_TITLE_OF_MANY if data['forest'] else _TITLE)}</p>"
         f"<h1>{escape(data['headline'], longest=2000)}</h1>"
         f'<p class="lead">{escape(data["qualifier"], longest=2000)}</p>'
-        f'<p class="status {escape(status["mood"])}"><b>{escape(status["name"])}</b> '
-        f"<span>{escape(status['sentence'], longest=1000)}</span></p>"
+        f'<p class="status {escape(verdict["mood"])}"><b>{escape(verdict["name"])}</b> '
+        f"<span>{escape(verdict['sentence'], longest=1000)}</span></p>"
         f'<dl class="facts">{facts}</dl></header>'
     )
+
+
+def _controls(estimate: RewardEstimate, checks: EstimateChecks) -> str:
+    """What became of the answer where it should be gone, or the same."""
+    one, other = estimate, checks.estimate
+    if one.feature_names != other.feature_names or not np.allclose(one.weights, other.weights):
+        raise OptionError(
+            "the checks are of another estimate: check the history that it was inferred from, with "
+            "the same method, gamma and seed"
+        )
+    rows = [(title, outcome, why) for title, outcome, why in checks.rows()]
+    variants = [
+        (control.title, variant.name, *map(number, variant.weights[: len(one.weights)]))
+        for control in checks.controls
+        for variant in control.variants
+    ]
+    lead = sentence(f"{checks.verdict}.")
+    told = table(["control", "outcome", "in words"], rows, caption="Controls")
+    names = [clean(name, longest=40) for name in one.feature_names]
+    again = table(["control", "inferred", *names], variants, caption="Weights inferred again")
+    return section("controls", "Where it should be gone, or the same", lead, [told, again])
 
 
 def _list_section(name: str, title: str, lines: Sequence[str], *, marker: str) -> str:

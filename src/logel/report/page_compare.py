@@ -7,15 +7,23 @@ from typing import Any
 
 import numpy as np
 
+from logel.data.limits import listed
 from logel.errors import OptionError
 from logel.inference.estimate import RewardEstimate
+from logel.inference.verdict import Signs
 from logel.report.page_forest import MOST_FEATURES, MOST_LEARNERS, blocks, forest_plot
 from logel.report.page_parts import assemble, section, table
-from logel.report.page_words import Verdicts, headline, status_words, verdicts
-from logel.report.safe_text import clean, escape, listed, number, plain
+from logel.report.page_words import headline, sentence, signs
+from logel.report.safe_text import clean, escape, number, plain
 
 _TITLE = "Several answers side by side"
-_WORDS = {"paid": "paid for", "pays": "costs", "open": "open", "silent": "not identified"}
+_WORDS = {
+    "paid": "paid for",
+    "pays": "costs",
+    "small": "small",
+    "open": "open",
+    "silent": "not identified",
+}
 
 
 def compare_page(estimates: Mapping[str, RewardEstimate]) -> str:
@@ -40,14 +48,14 @@ def compare_page(estimates: Mapping[str, RewardEstimate]) -> str:
             "",
             [
                 forest_plot(data["forest"], "Estimate by estimate", caption),
-                table(["feature", *data["names"]], data["verdicts"], caption="Verdicts at 95%"),
+                table(["feature", *data["names"]], data["verdicts"], caption="Weights at 95%"),
             ],
         ),
         section(
             "answers",
             "What each says",
             "",
-            [table(["estimate", "status", "in words"], data["answers"], caption="Every answer")],
+            [table(["estimate", "verdict", "in words"], data["answers"], caption="Every answer")],
         ),
     ]
     return assemble(title=_TITLE, body="\n".join(body), data=data)
@@ -59,7 +67,7 @@ def _data(estimates: Mapping[str, RewardEstimate]) -> dict[str, Any]:
     sizes = np.max([np.abs(e.weights) for e in every], axis=0)
     shown = np.sort(np.argsort(-sizes, kind="stable")[:MOST_FEATURES])
     rows = {n: (e.weights, e.interval(0.95)) for n, e in zip(names, every, strict=True)}
-    found = [verdicts(e) for e in every]
+    found = [signs(e) for e in every]
     words = [_words(found, j) for j in range(len(features))]
     weights = np.array([e.weights for e in every]).T
     cells = [
@@ -75,12 +83,12 @@ def _data(estimates: Mapping[str, RewardEstimate]) -> dict[str, Any]:
     }
 
 
-def _words(found: Sequence[Verdicts], feature: int) -> list[str]:
+def _words(found: Sequence[Signs], feature: int) -> list[str]:
     return [_WORDS[one.word(feature)] for one in found]
 
 
 def _answer(name: str, estimate: RewardEstimate) -> tuple[str, str, str]:
-    return name, status_words(estimate).name, headline(estimate)
+    return name, sentence(estimate.verdict.finding.value), headline(estimate)
 
 
 def _cell(word: str, weight: float) -> str:

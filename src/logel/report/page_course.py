@@ -12,6 +12,7 @@ from logel.inference.gauge import Fit
 from logel.inference.null import ENOUGH_STEPS
 from logel.inference.status import Status
 from logel.report.page_parts import figure
+from logel.report.page_words import verdict_mood
 from logel.report.safe_text import NOTHING, clean, escape, number
 from logel.types import Float
 
@@ -20,22 +21,20 @@ Data = dict[str, Any]
 _MOST_STEPS = 400
 
 
-class Verdict(NamedTuple):
-    """How a replay ended: how worried to be (good or bad), in a word or two, in a sentence."""
+class Ending(NamedTuple):
+    """How a replay ended, in a word or two and in a sentence; what it means says the verdict."""
 
-    mood: str
     name: str
     sentence: str
 
 
-def replay_verdict(estimate: RewardEstimate) -> Verdict | None:
+def replay_ending(estimate: RewardEstimate) -> Ending | None:
     """How replay ended, or None if the learner was not replayed."""
     fit = estimate.fit
     if fit.rule != "replay":
         if not fit.rule or estimate.config.get("coordinates") != "replay":
             return None
-        return Verdict(
-            "bad",
+        return Ending(
             "Fell back",
             "Replaying the learner's own update explained too little of its movement: the weights, "
             f"and the predictions here, are those of the rule '{clean(fit.rule, longest=40)}'.",
@@ -46,11 +45,11 @@ def replay_verdict(estimate: RewardEstimate) -> Verdict | None:
         why = f"{n} steps are too few to tell a reward from a random walk."
         if n >= ENOUGH_STEPS:
             why = "No weights lead the learner's own update to where the learner went."
-        return Verdict("bad", "Not explained", why)
+        return Ending("Not explained", why)
     told = _told(fit, sizes)
     if estimate.status is Status.NOT_CONVERGED:
-        return Verdict("bad", "Stuck", f"Better weights may exist: {told}")
-    return Verdict("good", "Replayed", told[:1].upper() + told[1:])
+        return Ending("Stuck", f"Better weights may exist: {told}")
+    return Ending("Replayed", told[:1].upper() + told[1:])
 
 
 def _sizes(fit: Fit) -> Float:
@@ -86,7 +85,7 @@ def course_data(estimate: RewardEstimate) -> Data | None:
     if len(seen) == 0:
         return None
     n = min(int(seen[-1]) + 1, _MOST_STEPS)
-    verdict = replay_verdict(estimate)
+    ending = replay_ending(estimate)
     return {
         "moved": fit.moved[:n],
         "predicted": fit.predicted[:n],
@@ -96,7 +95,7 @@ def course_data(estimate: RewardEstimate) -> Data | None:
         "replayed": fit.rule == "replay",
         "rule": clean(fit.rule, longest=40),
         "n_steps": len(fit.moved),
-        "verdict": None if verdict is None else list(verdict),
+        "ending": None if ending is None else [verdict_mood(estimate), *ending],
     }
 
 
@@ -122,15 +121,15 @@ def course_figure(course: Data) -> str:
         headers=["step", "moved", "predicted", "cosine", "explained", "changed by chance"],
         rows=rows,
         told="Movement and prediction by step",
-        controls=_said(course["verdict"]),
+        controls=_said(course["ending"]),
         look="wide",
     )
 
 
-def _said(verdict: list[str] | None) -> str:
-    if verdict is None:
+def _said(ending: list[str] | None) -> str:
+    if ending is None:
         return ""
-    mood, name, sentence = verdict
+    mood, name, sentence = ending
     return (
         f'<p class="status {escape(mood)}"><b>{escape(name)}</b> '
         f"<span>{escape(sentence, longest=600)}</span></p>"

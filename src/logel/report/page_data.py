@@ -10,6 +10,7 @@ import numpy as np
 from logel.data.history import LearningHistory
 from logel.errors import OptionError
 from logel.inference.estimate import RewardEstimate
+from logel.inference.verdict import beside_walk, median_explained
 from logel.report.page_course import course_data
 from logel.report.page_stages import StageViews, stage_views
 from logel.report.page_words import (
@@ -18,10 +19,10 @@ from logel.report.page_words import (
     headline,
     next_steps,
     qualifier,
-    status_advice,
-    status_mood,
-    status_words,
-    verdicts,
+    sentence,
+    signs,
+    verdict_mood,
+    verdict_sentence,
 )
 from logel.report.reward_maps import rbf_map, world_map
 from logel.report.safe_text import clean
@@ -53,12 +54,13 @@ def page_data(
     return {
         "headline": headline(estimate),
         "qualifier": qualifier(estimate),
-        "status": {
-            "name": status_words(estimate).name,
-            "code": estimate.status.name,
-            "mood": status_mood(estimate),
-            "sentence": status_advice(estimate),
+        "verdict": {
+            "name": sentence(estimate.verdict.finding.value),
+            **estimate.verdict.to_plain(),
+            "mood": verdict_mood(estimate),
+            "sentence": verdict_sentence(estimate),
         },
+        "status": estimate.status.name,
         "facts": _facts(estimate, views),
         "names": names,
         "weights": _weights(estimate, shown),
@@ -105,8 +107,7 @@ def _mismatches(
 
 
 def _facts(estimate: RewardEstimate, views: StageViews | None) -> list[tuple[str, str]]:
-    found = verdicts(estimate)
-    sure = len(found.paid) + len(found.pays)
+    sure = len(signs(estimate).sure)
     facts = [
         ("signs that are sure (95%)", f"{sure} of {len(estimate.weights)}"),
         ("steps watched", str(len(estimate.learning_rates))),
@@ -114,19 +115,19 @@ def _facts(estimate: RewardEstimate, views: StageViews | None) -> list[tuple[str
     if views is not None:
         few, many = min(views.shown["episodes"]), max(views.shown["episodes"])
         facts.append(("episodes per stage", str(few) if few == many else f"{few} to {many}"))
-    explained = estimate.fit.explained[np.isfinite(estimate.fit.explained)]
+    explained = median_explained(estimate)
     cosines = estimate.fit.cosines[np.isfinite(estimate.fit.cosines)]
     if len(cosines):
         facts.append(
             (f"median cosine (chance {estimate.fit.chance:.2f})", f"{np.median(cosines):.2f}")
         )
-    if len(explained) and np.median(explained) > 0:
-        facts.append(("movement explained, median", f"{100 * np.median(explained):.0f}%"))
+    if explained is not None:
+        facts.append(("movement explained, median", f"{100 * explained:.0f}%"))
     return facts
 
 
 def _weights(estimate: RewardEstimate, shown: Array) -> dict[str, Any]:
-    found = verdicts(estimate)
+    found = signs(estimate)
     return {
         "index": shown,
         "weight": estimate.weights[shown],
@@ -171,6 +172,7 @@ def _fit(estimate: RewardEstimate) -> dict[str, Any]:
         "held_out": None if held_out is None or not known else held_out[:_MOST_POINTS],
         "trace": {"update": kept + 1, "value": trace[kept]},
         "models": [(clean(name, longest=40), gain) for name, gain in models],
+        "beside_walk": beside_walk(estimate),
     }
 
 

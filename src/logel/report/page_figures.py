@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from logel.data.limits import listed
 from logel.report.page_course import course_figure
 from logel.report.page_forest import forest_figures
 from logel.report.page_parts import choice, figure, remark
-from logel.report.safe_text import NOTHING, escape, listed, number
+from logel.report.safe_text import NOTHING, escape, number
 
 Data = dict[str, Any]
 _LEVELS = ("50", "80", "95")
@@ -21,7 +22,8 @@ _MOST_CHIPS = 16
 _VERDICTS = {
     "paid": ("Paid for", "the whole 95% interval is above zero"),
     "pays": ("Pays for", "the whole 95% interval is below zero"),
-    "open": ("Sign open", "the 95% interval contains zero, or there is none"),
+    "small": ("Small", "the whole 95% interval is within a tenth of the largest sure weight"),
+    "open": ("Sign open", "the 95% interval contains zero, or there is none to be trusted"),
     "silent": ("Not identified", "no amount of such data can tell"),
 }
 
@@ -112,6 +114,8 @@ def _identified(data: Data) -> list[str]:
     members: dict[str, list[str]] = {word: [] for word in _VERDICTS}
     for name, word in zip(_names(data), verdicts, strict=True):
         members[word].append(name)
+    if not members["small"]:
+        del members["small"]
     groups = f'<div class="groups">{"".join(_chips(*group) for group in members.items())}</div>'
     rank = (
         f"Rank {gauge['rank']} of {len(data['names'])}; condition number "
@@ -291,7 +295,7 @@ def _solve(data: Data) -> list[str]:
         column = "log-likelihood per step"
         parts.append(_series("held-out", title, caption, data["held_out"], column, "stage"))
     if data["models"]:
-        parts.append(_models(data["models"]))
+        parts.append(_models(data["models"], data["beside_walk"]))
     if len(trace["value"]) > 1:
         title, caption = "Objective during the solve", "After every update; it should level off."
         values, at = trace["value"], trace["update"]
@@ -299,13 +303,13 @@ def _solve(data: Data) -> list[str]:
     return parts
 
 
-def _models(models: Sequence[tuple[str, float]]) -> str:
+def _models(models: Sequence[tuple[str, float]], beside: str) -> str:
     rows = [[name, number(gain, 4)] for name, gain in models]
     return figure(
         "models",
         "Which kind of learner is it?",
-        "Log evidence of every learner model, over a random walk; higher is better, and zero is no "
-        "better than no reward at all.",
+        f"Log evidence of every learner model, over a random walk{beside}; higher is better, and "
+        "zero is no better than no reward at all.",
         alt=f"Best: {models[0][0]} at {number(models[0][1])}.",
         headers=["learner model", "log evidence over a random walk"],
         rows=rows,

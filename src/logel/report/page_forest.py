@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from logel.data.limits import listed
 from logel.inference.contrast import Contrast
 from logel.inference.estimate import RewardEstimate
 from logel.inference.group import GroupEstimate
+from logel.inference.verdict import signs_of
 from logel.report.page_parts import assemble, figure, section, table
-from logel.report.safe_text import clean, escape, listed, number, plain
+from logel.report.safe_text import clean, escape, fixed, number, plain
 from logel.types import Array, Float
 
 Data = dict[str, Any]
@@ -49,7 +51,7 @@ def forest_data(estimate: RewardEstimate, group: GroupEstimate | None) -> Data |
                 str(one.n_steps),
                 clean(one.rule, longest=40),
                 f"{100 * one.share:.0f}%",
-                f"{one.agreement:+.1f}",
+                fixed(one.agreement, 1),
                 "contradicts" if one.contradicts else "decides" if one.decisive else "",
             )
             for one in singles
@@ -178,20 +180,19 @@ def _contrast_data(contrast: Contrast) -> Data:
     }
     shown = np.sort(np.argsort(-np.abs(contrast.weights), kind="stable")[:MOST_FEATURES])
     names = [clean(name, longest=80) for name in contrast.feature_names]
-    more = [names[j] for j in range(len(names)) if ends[j, 0] > 0]
-    less = [names[j] for j in range(len(names)) if ends[j, 1] < 0]
     rows = [
         (
             names[j],
-            *(number(float(side[j])) for side in contrast.sides),
-            number(float(contrast.weights[j])),
-            f"{number(float(ends[j, 0]))} to {number(float(ends[j, 1]))}",
+            *(fixed(float(side[j])) for side in contrast.sides),
+            fixed(float(contrast.weights[j])),
+            f"{fixed(float(ends[j, 0]))} to {fixed(float(ends[j, 1]))}",
             f"{100 * chances[j]:.1f}%",
         )
         for j in range(len(names))
     ]
     return {
-        "headline": _headline(one, other, more, less),
+        "headline": _headline(one, other, contrast),
+        "verdict": contrast.verdict.to_plain(),
         "qualifier": "Every weight is compared by itself, at 95%: of twenty weights that do not "
         "differ, one is called different in the mean.",
         "groups": [one, other],
@@ -206,9 +207,14 @@ def _contrast_data(contrast: Contrast) -> Data:
     }
 
 
-def _headline(one: str, other: str, more: Sequence[str], less: Sequence[str]) -> str:
-    if not more and not less:
-        return f"These data show no difference between {one} and {other}."
-    parts = [f"more of {listed(more)}"] if more else []
-    parts += [f"less of {listed(less)}"] if less else []
+def _headline(one: str, other: str, contrast: Contrast) -> str:
+    verdict = contrast.verdict
+    if not verdict.shown:
+        return f"These data show no difference between {one} and {other}: {verdict.reason}."
+    found, names = signs_of(contrast, doubt=""), contrast.feature_names
+    parts = [
+        f"{words} {listed(names[j] for j in group)}"
+        for words, group in (("more of", found.paid), ("less of", found.pays))
+        if group
+    ]
     return f"Beside {other}, {one} wants {' and '.join(parts)}."

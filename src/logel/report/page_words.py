@@ -7,17 +7,22 @@ from typing import NamedTuple
 
 import numpy as np
 
+from logel.data.limits import listed
 from logel.inference.estimate import RewardEstimate
 from logel.inference.status import Status
-from logel.report.safe_text import clean, listed, number
+from logel.inference.verdict import (
+    Finding,
+    Signs,
+    doubt_of,
+    is_replay,
+    median_cosine,
+    signs_of,
+)
+from logel.report.safe_text import clean, number
 from logel.types import Float
 
-# A feature this much inside the gauge has no identified part worth naming.
-_WHOLLY = 0.99
 # A coefficient this small, beside the largest of a combination, is not worth naming.
 _TERM = 0.05
-# Above this, a random direction is so close to any other that the cosine is no evidence.
-_TELLING = 0.5
 # Features that a headline gives with their weights.
 _MOST_SIZED = 3
 # Multiples of the stages that are tried to settle a sign; nobody records more than the last.
@@ -26,141 +31,63 @@ _TRIED = (2, 4, 8, 16, 32, 64)
 _MOST_COMBINATIONS = 6
 
 
-class StatusWords(NamedTuple):
-    """A status in two words, what it means, why not to trust the weights, and what to do next."""
-
-    name: str
-    advice: str
-    doubt: str = ""
-    step: str = ""
-
-
-_NEGATIVE = "Treat this page as a negative result."
-STATUS_WORDS = {
-    Status.OK: StatusWords(
-        "Solved", "The solve converged, and the design determines every direction of the weights."
-    ),
-    Status.RANK_DEFICIENT: StatusWords(
-        "Solved in part", "That leaves the identified part as it is; the rest is named below."
-    ),
-    Status.UNEXPLAINED: StatusWords(
-        "Not explained",
-        _NEGATIVE,
-        "No reward made of these features explains how the learner moved better than chance does",
-        "Watch more stages or more episodes, and ask whether the features can express what the "
-        "learner might want; then infer again.",
-    ),
-    Status.OUT_OF_SCALE: StatusWords(
-        "Out of scale",
-        _NEGATIVE,
-        "Weights or intervals are no usable numbers",
-        "Bring the column that the notes name to about unit size; then infer again.",
-    ),
-    Status.NOT_CONVERGED: StatusWords(
-        "Not converged",
-        "Run the inference again with more iterations before using it.",
-        step="Infer again with a larger max_iterations (joint fits: more rounds in heats).",
-    ),
-    Status.RATES_AT_BOUND: StatusWords(
-        "Not explained",
-        _NEGATIVE,
-        "The learner did not move the way any reward made of these features would move it",
-        "Try another learner model, or other features: none of these moves it.",
-    ),
+# What to do about a status, and about that of a learner whose own update was replayed.
+_STEPS = {
+    Status.UNEXPLAINED: "Watch more stages or more episodes, and ask whether the features can "
+    "express what the learner might want; then infer again.",
+    Status.OUT_OF_SCALE: "Bring the column that the notes name to about unit size; then infer "
+    "again.",
+    Status.NOT_CONVERGED: "Infer again with a larger max_iterations (joint fits: more rounds in "
+    "heats).",
+    Status.RATES_AT_BOUND: "Try another learner model, or other features: none of these moves it.",
+}
+_REPLAY_STEPS = {
+    Status.UNEXPLAINED: "Check that the learner's settings in the history are those it had, and "
+    "ask whether the features can express what it might want; then infer again.",
+    Status.NOT_CONVERGED: "Infer again with another seed, or with more fates: "
+    "Method.named('replay', n_fates=8).",
+}
+_MOODS = {Finding.FOUND: "good", Finding.PARTLY: "fair", Finding.NOT_SHOWN: "bad"}
+_ADVICE = {
+    Finding.FOUND: "",
+    Finding.PARTLY: " Read only what is sure.",
+    Finding.NOT_SHOWN: " Treat this page as a negative result.",
 }
 
 
-# Of a learner whose own update was replayed, where that says something else.
-_REPLAY_WORDS = {
-    Status.UNEXPLAINED: StatusWords(
-        "Not explained",
-        _NEGATIVE,
-        "Replaying the learner's own update explains too little of how it moved",
-        "Check that the learner's settings in the history are those it had, and ask whether the "
-        "features can express what it might want; then infer again.",
-    ),
-    Status.NOT_CONVERGED: StatusWords(
-        "Stuck",
-        "The replayed update leaves more unexplained than another order of minibatches would.",
-        "Replaying the learner's own update got stuck before it came to where the learner went",
-        "Infer again with another seed, or with more fates: Method.named('replay', n_fates=8).",
-    ),
-}
-
-
-def status_words(estimate: RewardEstimate) -> StatusWords:
-    """The status in words that go with what was done."""
-    usual = STATUS_WORDS[estimate.status]
-    return _REPLAY_WORDS.get(estimate.status, usual) if is_replay(estimate) else usual
-
-
-def is_replay(estimate: RewardEstimate) -> bool:
-    """Whether the answer comes from the learner's own update, or was sought there."""
-    return estimate.fit.rule == "replay" or estimate.config.get("coordinates") == "replay"
-
-
-class Verdicts(NamedTuple):
-    """Features by what can be said of their weights; every feature is in exactly one.
-
-    Surely positive; surely negative; an interval that contains zero, or none; not identified.
-    """
-
-    paid: tuple[int, ...]
-    pays: tuple[int, ...]
-    open: tuple[int, ...]
-    silent: tuple[int, ...]
-
-    def word(self, feature: int) -> str:
-        """The verdict on one feature."""
-        return next(name for name, group in self._asdict().items() if feature in group)
-
-
-def verdicts(estimate: RewardEstimate, level: float = 0.95) -> Verdicts:
-    """Sort the features, largest weight first, by their intervals at a level."""
-    low, high = estimate.interval(level).T
-    silent = (estimate.gauge.directions**2).sum(axis=0) > _WHOLLY
-    paid, pays = ~silent & (low > 0), ~silent & (high < 0) & ~(low > 0)
-    order = np.argsort(-np.abs(estimate.weights), kind="stable")
-    groups = (paid, pays, ~(silent | paid | pays), silent)
-    return Verdicts(*(tuple(int(j) for j in order if group[j]) for group in groups))
+def signs(estimate: RewardEstimate) -> Signs:
+    """Features by what can be said of their weights."""
+    return signs_of(estimate, doubt=doubt_of(estimate))
 
 
 def headline(estimate: RewardEstimate) -> str:
     """What was found, in one sentence."""
-    doubt = status_words(estimate).doubt
-    if not doubt and is_doubtful(estimate):
-        doubt = (
-            "The recovered reward points where the learner went no better than a random direction "
-            "would"
-        )
-    if doubt:
-        return f"{doubt}, so the weights below should not be trusted."
-    if not np.isfinite(estimate.interval(0.95)).any():
-        top = int(np.abs(estimate.weights).argmax())
-        sign = "paid for" if estimate.weights[top] > 0 else "paying for"
-        return (
-            f"The learner looks as if it were {sign} "
-            f"{clean(estimate.feature_names[top], longest=60)} most, but without intervals nobody "
-            "can tell how sure that is."
-        )
-    return _signs(estimate)
+    verdict = estimate.verdict
+    if verdict.shown:
+        return _signs(estimate)
+    return f"{sentence(verdict.reason)}, so the weights below should not be trusted."
+
+
+def sentence(text: str) -> str:
+    """With a capital letter."""
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _signs(estimate: RewardEstimate) -> str:
     """Which weights are surely positive or negative, and about which nobody can tell."""
-    found, names = verdicts(estimate), estimate.feature_names
+    found, names = signs(estimate), estimate.feature_names
     paid, pays = _sized(estimate, found.paid), _sized(estimate, found.pays)
-    still_open, silent = (listed(names[j] for j in group) for group in (found.open, found.silent))
-    signs = [f"is paid for {paid}"] if found.paid else []
-    signs += [f"pays for {pays}"] if found.pays else []
-    if not signs:
-        return "These data do not tell the sign of any single weight yet."
-    sentence = f"The learner {' and '.join(signs)}"
-    if found.open:
-        sentence += f"; the sign of {still_open} is still open"
-    if found.silent:
-        sentence += f"; nothing can be said about {silent}"
-    return f"{sentence}."
+    many = bool(estimate.learners)
+    told = [f"{'are' if many else 'is'} paid for {paid}"] if found.paid else []
+    told += [f"{'pay' if many else 'pays'} for {pays}"] if found.pays else []
+    parts = [f"{'These learners' if many else 'The learner'} {' and '.join(told)}"]
+    for group, words in (
+        (found.small, "the weight of {} is surely small"),
+        (found.open, "the sign of {} is still open"),
+        (found.silent, "nothing can be said about {}"),
+    ):
+        parts += [words.format(listed(names[j] for j in group))] if group else []
+    return f"{'; '.join(parts)}."
 
 
 def _sized(estimate: RewardEstimate, group: Sequence[int]) -> str:
@@ -274,43 +201,16 @@ def gauge_sentences(estimate: RewardEstimate) -> list[str]:
     return told
 
 
-def _median_cosine(estimate: RewardEstimate) -> float | None:
-    """Of predicted and observed movement, or None where that is no evidence.
-
-    With few parameters even chance comes close, and cosines say nothing either way.
-    """
-    cosines = estimate.fit.cosines[np.isfinite(estimate.fit.cosines)]
-    if len(cosines) == 0 or estimate.fit.chance > _TELLING:
-        return None
-    return float(np.median(cosines))
-
-
-def is_doubtful(estimate: RewardEstimate) -> bool:
-    """Whether the predicted movement is no closer to the observed than chance would have it."""
-    median = _median_cosine(estimate)
-    return median is not None and median <= estimate.fit.chance
-
-
-def status_mood(estimate: RewardEstimate) -> str:
+def verdict_mood(estimate: RewardEstimate) -> str:
     """How worried to be: good, fair or bad."""
-    if estimate.status not in (Status.OK, Status.RANK_DEFICIENT) or is_doubtful(estimate):
-        return "bad"
-    return "good" if estimate.status is Status.OK and not estimate.notes else "fair"
+    return _MOODS[estimate.verdict.finding]
 
 
-def status_advice(estimate: RewardEstimate) -> str:
-    """The status's sentence, with what it means for the reader."""
-    advice = status_words(estimate).advice
-    if is_doubtful(estimate):
-        advice = "But the movement it predicts is not the learner's: treat it as a negative result."
-    elif estimate.status is Status.OK and estimate.notes:
-        advice += " Mind the warnings."
-    if estimate.status is Status.OK:
-        return advice
-    if estimate.status is Status.NOT_CONVERGED and is_replay(estimate):
-        return advice
-    sentence = estimate.status.value
-    return f"{sentence[0].upper()}{sentence[1:]}. {advice}"
+def verdict_sentence(estimate: RewardEstimate) -> str:
+    """The verdict's reason, with what it means for the reader."""
+    finding, reason = estimate.verdict
+    warned = " Mind the warnings." if estimate.notes and finding is not Finding.NOT_SHOWN else ""
+    return f"{sentence(reason)}.{_ADVICE[finding]}{warned}"
 
 
 def next_steps(estimate: RewardEstimate) -> list[str]:
@@ -318,8 +218,9 @@ def next_steps(estimate: RewardEstimate) -> list[str]:
     gauge = estimate.gauge
     rows, reasons = gauge.directions[:_MOST_COMBINATIONS], gauge.reasons[:_MOST_COMBINATIONS]
     unidentified = zip(combinations(rows, estimate), reasons, strict=True)
+    pressing = _STEPS | (_REPLAY_STEPS if is_replay(estimate) else {})
     steps = [
-        status_words(estimate).step,
+        pressing.get(estimate.status, ""),
         *(found.step(clean(reason)) for found, reason in unidentified),
         *_weak_steps(estimate),
         _cosine_step(estimate),
@@ -327,8 +228,7 @@ def next_steps(estimate: RewardEstimate) -> list[str]:
     ]
     if estimate.covariance is None and estimate.draws is None:
         steps.append("Infer again with intervals=True to learn how sure these weights are.")
-    found = verdicts(estimate)
-    if status_mood(estimate) != "bad" and (found.paid or found.pays):
+    if estimate.verdict.shown:
         steps.append(
             "Put the reward to the test: train a fresh agent on it with "
             "LinearReward.from_estimate(estimate, features).wrap(env), and compare it with the "
@@ -352,7 +252,7 @@ def _weak_steps(estimate: RewardEstimate) -> list[str]:
 
 
 def _cosine_step(estimate: RewardEstimate) -> str:
-    median, chance = _median_cosine(estimate), estimate.fit.chance
+    median, chance = median_cosine(estimate), estimate.fit.chance
     if median is None or median >= 2 * chance:
         return ""
     return (
@@ -368,14 +268,14 @@ def _planning_steps(estimate: RewardEstimate) -> list[str]:
         return []
     now = np.diff(estimate.interval(0.95), axis=1)[:, 0]
     episodes, stages = estimate.expected_widths(2.0), estimate.expected_widths(1.0, 2.0)
-    found = verdicts(estimate)
+    found = signs(estimate)
 
     def widest(members: Sequence[int]) -> list[int]:
         return sorted((j for j in members if 0 < now[j] < np.inf), key=lambda j: -now[j])
 
     chosen, what = widest(found.open)[:2], "whose sign is still open"
     if not chosen:
-        chosen, what = widest((*found.paid, *found.pays))[:1], "the widest of all"
+        chosen, what = widest(found.sure)[:1], "the widest of all"
     steps = []
     for j in chosen:
         if np.isfinite([episodes[j], stages[j]]).all():

@@ -145,10 +145,26 @@ def _layout(counts: Int) -> tuple[int | None, tuple[tuple[int, int], ...]]:
     agreed = [_main_move(counts[:, a]) for a in range(counts.shape[1])]
     n_states, width = len(counts), max(abs(step) for step, _ in agreed)
     if width < 1 or n_states % width:
-        return None, ()
+        return _slippery(counts), ()
     columns = n_states if width == 1 else width
     moves = [_move(step, states, columns) for step, states in agreed]
-    return (None, ()) if None in moves else (columns, tuple(filter(None, moves)))
+    return (_slippery(counts), ()) if None in moves else (columns, tuple(filter(None, moves)))
+
+
+def _slippery(counts: Int) -> int | None:
+    """Columns where no action has a move of its own, but each leads to some neighbour on a grid."""
+    n_states = len(counts)
+    left, reached = np.nonzero(counts.sum(axis=1))
+    moved = reached - left
+    # States that all lead everywhere have neighbours by chance: few of those possible are seen.
+    if moved.size == 0 or moved.size > 5 * n_states:
+        return None
+    width = int(np.abs(moved).max())
+    if width < 2 or n_states % width or not np.isin(np.abs(moved), (0, 1, width)).all():
+        return None
+    sideways = np.abs(moved) == 1
+    same_row = left // width == reached // width
+    return width if sideways.any() and same_row[sideways].all() else None
 
 
 def _move(step: int, states: Int, columns: int) -> tuple[int, int] | None:

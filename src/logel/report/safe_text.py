@@ -6,7 +6,7 @@ import html
 import json
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -58,13 +58,8 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}g}".replace("-", "\u2212")
 
 
-def listed(names: Iterable[object], *, most: int = 4) -> str:
-    """Names as a phrase: `a, b and c`, or `a, b and 7 more`."""
-    every = list(names)
-    cut = most - 1 if len(every) > most else len(every)
-    shown = [clean(name, longest=60) for name in every[:cut]]
-    if len(every) > most:
-        shown.append(f"{len(every) - cut} more")
-    if len(shown) < 2:
-        return "".join(shown)
-    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+def fixed(value: float, places: int = 3) -> str:
+    """The same with as many places in a whole column."""
+    if not math.isfinite(value):
+        return NOTHING
+    return f"{value:+.{places}f}".replace("-", "\u2212")

@@ -14,10 +14,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from logel.data.limits import parse_json
+from logel.data.limits import listed, parse_json
 from logel.errors import FormatError
 from logel.report.page_parts import PNG, assemble, choice, image, section, table
-from logel.report.safe_text import clean, escape, listed, number, plain
+from logel.report.safe_text import clean, escape, number, plain
 
 _LARGEST_TEXT = 8 * 2**20
 _LARGEST_PICTURE = 32 * 2**20

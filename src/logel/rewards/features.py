@@ -19,7 +19,7 @@ import numpy.typing as npt
 from logel.data.facts import call_with_facts
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage
-from logel.errors import OptionError
+from logel.errors import LogelError, OptionError, one_line
 from logel.types import Array, FeatureFunction, Float
 
 Rows = Sequence[Any] | Array
@@ -261,7 +261,7 @@ def featured(stage: Stage, features: Any, index: int, offset: Float | None = Non
             "(observations, actions, next_observations)"
         )
     if features is not None:
-        stage = stage.with_features(features)
+        stage = _with_computed(stage, features, index)
     if stage.features is None:
         raise OptionError(
             f"stage {index} has no recorded features: pass features=, a callable of "
@@ -271,3 +271,27 @@ def featured(stage: Stage, features: Any, index: int, offset: Float | None = Non
     if offset is None:
         return stage
     return replace(stage, features=stage.features.astype(float) - offset)
+
+
+def _with_computed(stage: Stage, features: Any, index: int) -> Stage:
+    """With features of a function, which may be made for another world than the history's."""
+    try:
+        return stage.with_features(features)
+    except LogelError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        told = ", ".join(getattr(features, "names", ())) or getattr(features, "__name__", "given")
+        shapes = [_shape(stage.observations, "observations"), _shape(stage.actions, "actions")]
+        raise OptionError(
+            f"stage {index}: the features {told} cannot be computed from "
+            f"{' and '.join(shapes)} ({one_line(error)}): take features that are "
+            "made for this history"
+        ) from error
+
+
+def _shape(values: Array, what: str) -> str:
+    """What one step's observation or action looks like."""
+    width = values.shape[1:]
+    if width:
+        return f"{what} of shape {width}"
+    return f"{what} that are {'whole' if values.dtype.kind in 'iu' else 'single'} numbers"

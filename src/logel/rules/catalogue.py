@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from logel.rules.ascent import Adam, Gradient, NaturalGradient
 from logel.rules.rule import Rule
-from logel.rules.values import QLearning, SoftPolicy, SoftValue
+from logel.rules.values import GradualValue, QLearning, SoftPolicy, SoftValue
 
 RULES: dict[str, type[Rule]] = {
     "gradient": Gradient,
@@ -12,5 +12,6 @@ RULES: dict[str, type[Rule]] = {
     "adam": Adam,
     "soft-policy": SoftPolicy,
     "soft-value": SoftValue,
+    "gradual-value": GradualValue,
     "q-learning": QLearning,
 }

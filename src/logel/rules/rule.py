@@ -58,6 +58,8 @@ class Rule(ABC):
     """Whether the state is a whole table of values, which a policy shows only up to a potential."""
     keeps_scale: ClassVar[bool] = False
     """Whether known learning rates give the weights a scale."""
+    forgets: ClassVar[bool] = False
+    """Whether what follows depends on a table only through one value of every state."""
     apart: ClassVar[bool] = False
     """Whether the blocks of a state never meet: what each does depends on itself alone."""
     second_start: bool = False

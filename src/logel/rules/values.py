@@ -6,6 +6,8 @@ iteration, whose table follows from its policy, does not.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 from scipy.special import logsumexp, softmax
 
@@ -24,6 +26,7 @@ class SoftPolicy(Rule):
     """
 
     name = "soft policy iteration"
+    forgets = True
     world: TabularWorld | LegalWorld
     # One step may lead anywhere: a random walk's path, which is smooth, can be a bad start.
     second_start = True
@@ -81,6 +84,12 @@ class ValueRule(Rule):
         """Action probabilities, shape (..., S, A)."""
         return np.asarray(softmax(self.table(states), axis=-1))
 
+    def backup(self, states: Float, parameters: Float) -> Float:
+        """One soft backup of states (m, D)."""
+        w = self.model
+        value = np.asarray(logsumexp(self.table(states), axis=-1))
+        return self.legal(w.features @ parameters[: w.n_features] + w.gamma * w.expect(value))
+
     def through(self, slope: Float, keep: Float, gain: Float) -> ThroughValues:
         """Transitions by way of the value of what follows; its slope is that of a state's own."""
         return ThroughValues(self.model.expectation, slope, None, keep, gain, relative=False)
@@ -120,13 +129,11 @@ class SoftValue(ValueRule):
     """Soft value iteration: Q <- Phi @ weights + gamma P logsumexp(Q), for every pair."""
 
     name = "soft value iteration"
+    forgets = True
 
     def following(self, states: Float, parameters: Float) -> Float:
         """One soft backup."""
-        w = self.model
-        value = np.asarray(logsumexp(self.table(states), axis=-1))
-        backup = w.features @ parameters[: w.n_features] + w.gamma * w.expect(value)
-        return self.legal(backup)
+        return self.backup(states, parameters)
 
     def predict(
         self, states: Float, parameters: Float, *, states_known: bool = False
@@ -152,6 +159,114 @@ class SoftValue(ValueRule):
             self.through(self.probabilities(states), np.zeros(1), np.full(1, w.gamma)),
             np.broadcast_to(w.features.reshape(1, d, -1), (m, d, w.n_features)),
             StepNoise.even(m, w.n_states, w.n_actions),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Flow:
+    """Where values are after they flowed for a time, and what that depends on."""
+
+    following: Float  # shape (m, D)
+    design: Float  # derivative w.r.t. the weights and the logarithm of the time, (m, D, q + 1)
+    resolvent: Float  # values of all states from each one's own, shape (m, S, S)
+    slope: Float  # of a state's own value w.r.t. its actions', shape (m, S, A)
+    keep: float
+    gain: float
+
+
+class GradualValue(ValueRule):
+    """Soft value iteration a little at a time: all through a stage values flow to their backup.
+
+    For a time T, whose logarithm is a nuisance parameter, in moves too small to be told apart:
+
+        d Q / dt = Phi @ weights + gamma P logsumexp(Q) - Q,
+
+    with the backup linear in Q around where the stage began, and the rate of change the mean of
+    those at both ends (Crank and Nicolson): Q + T M way, where `way` is that of the first moment
+    and M = (1 + T / 2 (1 - gamma P policy))^-1. A short T goes a share of the way to one backup.
+    """
+
+    name = "gradual soft value iteration"
+
+    def __init__(self, world: World, rates: Float | None = None) -> None:
+        super().__init__(world, rates)
+        # A stage of T = 1 would go .63 of the way to a backup that stays; give or take, a half.
+        self.nuisance_mean, self.nuisance_variance = np.zeros(1), np.full(1, 0.6**2)
+
+    def following(self, states: Float, parameters: Float) -> Float:
+        """Where a stage ends."""
+        time, way = self._way(states, parameters)
+        policy = self.probabilities(states)
+        resolvent = self._resolvent(policy, time)
+        return states + time * self._spread(policy, resolvent, time, way[..., None])[..., 0]
+
+    def predict(
+        self, states: Float, parameters: Float, *, states_known: bool = False
+    ) -> Prediction:
+        """Where a stage ends, with derivatives."""
+        w, index, found = self.model, np.arange(self.state_dim), self._flow(states, parameters)
+        ahead = found.gain * w.flat_transitions @ found.resolvent
+        transition = self.by_pairs(ahead[..., None] * found.slope[:, None])
+        transition[:, index, index] += found.keep
+        return Prediction(found.following, transition, found.design, self.identity(len(states)))
+
+    def linearised(self, states: Float, parameters: Float) -> Linearised:
+        """The same in products."""
+        if isinstance(self.world, LegalWorld):
+            return super().linearised(states, parameters)
+        w, found = self.world, self._flow(states, parameters)
+        return Linearised(
+            found.following,
+            replace(
+                self.through(found.slope, np.full(1, found.keep), np.full(1, found.gain)),
+                resolvent=found.resolvent,
+            ),
+            found.design,
+            StepNoise.even(len(states), w.n_states, w.n_actions),
+        )
+
+    def _way(self, states: Float, parameters: Float) -> tuple[float, Float]:
+        """The time, and how far backups are, (m, D)."""
+        q = self.n_features
+        return float(np.exp(parameters[q])), self.backup(states, parameters[:q]) - states
+
+    def _resolvent(self, policy: Float, time: float) -> Float:
+        """Values of all states, (m, S, S), from each one's own."""
+        kernel = np.einsum("msa,sat->mst", policy, self.model.transitions)
+        share = self.model.gamma * time / (2 + time)
+        return np.linalg.inv(np.eye(self.model.n_states) - share * kernel)
+
+    def _spread(self, policy: Float, resolvent: Float, time: float, columns: Float) -> Float:
+        """M times columns (m, D, k)."""
+        whole = np.zeros((len(columns), self.n_pairs, columns.shape[2]))
+        whole[:, self.world.legal_pairs] = columns
+        own = np.einsum("msa,msak->msk", policy, whole.reshape(*policy.shape, -1))
+        ahead = self.legal(self.model.expect(resolvent @ own))
+        share = self.model.gamma * time / (2 + time)
+        return np.asarray((columns + share * ahead) * 2 / (2 + time))
+
+    def _flow(self, states: Float, parameters: Float) -> _Flow:
+        time, way = self._way(states, parameters)
+        policy = self.probabilities(states)
+        resolvent = self._resolvent(policy, time)
+        features = np.repeat(self.legal(self.model.features[None]), len(states), axis=0)
+        columns = np.concatenate([features, way[..., None]], axis=2)
+        moved = time * self._spread(policy, resolvent, time, columns)
+        gone = moved[..., -1].copy()
+        # Time counts in M as well: d (T M) / d log T = T M M.
+        moved[..., -1:] = self._spread(policy, resolvent, time, gone[..., None])
+        # Policies lead elsewhere as values change: the better actions are, by what is gone, the
+        # more they count.
+        better = np.where(policy > 0, self.table(gone), 0.0)
+        better = better - (policy * better).sum(axis=-1, keepdims=True)
+        kept = 2 / (2 + time)
+        return _Flow(
+            following=states + gone,
+            design=moved,
+            resolvent=resolvent,
+            slope=policy * (1 + better / (2 * kept)),
+            keep=2 * kept - 1,
+            gain=self.model.gamma * time * kept**2,
         )
 
 

@@ -59,6 +59,7 @@ class DemoResult:
             "learner_value": self.learner_value,
             "uniform_value": self.uniform_value,
             "status": self.estimate.status.value,
+            "verdict": self.estimate.verdict.to_plain(),
         }
 
 

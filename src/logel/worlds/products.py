@@ -110,24 +110,30 @@ class ThroughValues(Transition):
 
     def times(self, t: int, columns: Float) -> Float:
         """Of step t, times columns (S, B, k)."""
-        s, _, k = columns.shape
         values = np.matmul(self.slope[t][:, None], columns)[:, 0]
-        if self.resolvent is not None:
-            values = self.resolvent[t] @ values
-        ahead = self.expectation.ahead(values).reshape(s, -1, k)
-        if self.relative:
-            ahead = ahead[:, :-1] - ahead[:, -1:]
-        return self._scales[0][t] * columns + self._scales[1][t] * ahead
+        return self._scales[0][t] * columns + self.onward(t, values)
 
     def transposed(self, t: int, columns: Float) -> Float:
         """The transpose of it, times columns (S, B, k)."""
+        values = self.backward(t, columns)
+        return self._scales[0][t] * columns + self.slope[t][..., None] * values[:, None]
+
+    def onward(self, t: int, values: Float) -> Float:
+        """What states' own values (S, k) do to the following states, shape (S, B, k)."""
+        if self.resolvent is not None:
+            values = self.resolvent[t] @ values
+        ahead = self.expectation.ahead(values).reshape(len(values), -1, values.shape[1])
+        if self.relative:
+            ahead = ahead[:, :-1] - ahead[:, -1:]
+        return np.asarray(self._scales[1][t] * ahead)
+
+    def backward(self, t: int, columns: Float) -> Float:
+        """The transpose of `onward`, times columns (S, B, k)."""
         scaled = self._scales[1][t] * columns
         if self.relative:
             scaled = np.concatenate([scaled, -scaled.sum(axis=1, keepdims=True)], axis=1)
         values = self.expectation.back(scaled.reshape(-1, columns.shape[2]))
-        if self.resolvent is not None:
-            values = self.resolvent[t].T @ values
-        return self._scales[0][t] * columns + self.slope[t][..., None] * values[:, None]
+        return values if self.resolvent is None else self.resolvent[t].T @ values
 
     def blocks(self) -> Float:
         """What a state does to itself, shape (m, S, B, B)."""

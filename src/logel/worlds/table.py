@@ -56,6 +56,7 @@ class TabularWorld(World):
         "natural",
         "soft-policy",
         "soft-value",
+        "gradual-value",
         "q-learning",
     )
     smooth_steps: ClassVar[bool] = True

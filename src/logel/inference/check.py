@@ -1,0 +1,269 @@
+"""Controls in one call: is the answer gone where it should be, and the same where it should be?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logel.data.history import LearningHistory
+from logel.data.store import write_atomically
+from logel.errors import LogelError, OptionError, one_line, printed
+from logel.inference.arguments import settled
+from logel.inference.controls import (
+    KINDS,
+    Asked,
+    Outcome,
+    Trial,
+    Variant,
+    check_options,
+    variants_of,
+)
+from logel.inference.estimate import RewardEstimate
+from logel.inference.infer import infer_reward
+from logel.inference.plots import plot_checks
+from logel.inference.saved import array, check_format, load_json, plain, read_json
+from logel.inference.verdict import Finding, Verdict
+from logel.policies.base import Policy
+from logel.types import Progress
+
+FORMAT, FORMAT_VERSION = "logel-checks", 1
+# Of one control; a file may claim any number.
+_MOST_VARIANTS, _VARIANTS = 100, {"reversed": (1, 1), "decoys": (1, 1), "halves": (3, 3)}
+
+
+@dataclass(frozen=True, eq=False)
+class Control:
+    """One control: what was inferred for it.
+
+    Attributes:
+        kind: Its key in `logel.inference.controls.KINDS`.
+        variants: One for each inference; of halves, also their difference.
+    """
+
+    kind: str
+    variants: tuple[Variant, ...]
+
+    @property
+    def title(self) -> str:
+        """What it is called."""
+        return KINDS[self.kind].title
+
+    def judged(self, whole: RewardEstimate) -> tuple[Outcome, str]:
+        """Outcome and reason beside the estimate that is checked."""
+        return KINDS[self.kind].judge(whole, self.variants)
+
+
+@dataclass(frozen=True, eq=False)
+class EstimateChecks:
+    """An estimate and its controls.
+
+    Attributes:
+        estimate: What is checked.
+        controls: In the order in which they were made.
+        complete: Whether all that were asked for were made.
+    """
+
+    estimate: RewardEstimate
+    controls: tuple[Control, ...]
+    complete: bool = True
+
+    @property
+    def verdict(self) -> Verdict:
+        """That on the estimate; not shown if a control fails."""
+        verdict = self.estimate.verdict
+        if not verdict.shown:
+            return verdict
+        judged = [(one.title, *one.judged(self.estimate)) for one in self.controls]
+        failed = [f"{t}: {why}" for t, outcome, why in judged if outcome is Outcome.FAILED]
+        if failed:
+            return Verdict(Finding.NOT_SHOWN, f"a control fails. {'. '.join(failed)}")
+        passed = sum(outcome is Outcome.PASSED for _, outcome, _ in judged)
+        so_far = "" if self.complete else "; the check was interrupted"
+        reason = (
+            f"{verdict.reason}; controls passed: {passed} of {len(judged)}, none failed{so_far}"
+        )
+        return Verdict(verdict.finding, reason)
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Title, outcome and reason of every control."""
+        judged = [(one.title, one.judged(self.estimate)) for one in self.controls]
+        return [(title, outcome.value, why) for title, (outcome, why) in judged]
+
+    def summary(self) -> str:
+        """The verdict, and a line for every control."""
+        rows = self.rows()
+        widths = [max(len(row[k]) for row in rows) if rows else 0 for k in range(2)]
+        lines = [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {why}" for a, b, why in rows]
+        return printed([f"verdict: {self.verdict}", "", *lines])
+
+    def plot(self, axes: Any = None) -> list[Any]:
+        """Draw the largest weights beside what every control made of them.
+
+        Needs the extra `report`. Without axes a new figure of pyplot's is made; returns the axes.
+        """
+        return plot_checks(self, axes)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain values, of which JSON is made."""
+        rows = zip(self.controls, self.rows(), strict=True)
+        return {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "verdict": self.verdict.to_plain(),
+            "complete": self.complete,
+            "controls": [
+                {
+                    "kind": control.kind,
+                    # For readers of the file, as the verdict: who loads it judges anew.
+                    "outcome": outcome,
+                    "reason": why,
+                    "variants": [plain(vars(one)) for one in control.variants],
+                }
+                for control, (_, outcome, why) in rows
+            ],
+            "estimate": self.estimate.to_plain(),
+        }
+
+    def to_json(self) -> str:
+        """As JSON; not-a-number becomes null."""
+        return json.dumps(self.to_plain(), indent=1, allow_nan=False)
+
+    @classmethod
+    def from_plain(cls, raw: Any) -> EstimateChecks:
+        """From the values of `to_plain`; what is malformed raises what `read_json` understands."""
+        check_format(raw, FORMAT, FORMAT_VERSION, "check")
+        estimate = RewardEstimate.from_plain(raw["estimate"])
+        q = len(estimate.weights)
+        controls = tuple(_control(one, q) for one in raw["controls"])
+        if len({one.kind for one in controls}) < len(controls):
+            raise ValueError("a control is there twice")
+        if not isinstance(raw["complete"], bool):
+            raise ValueError(f"complete must be true or false, not {raw['complete']!r:.40}")
+        return cls(estimate, controls, raw["complete"])
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> EstimateChecks:
+        """Read what `to_json` wrote; raises FormatError on anything else."""
+        return read_json(text, cls.from_plain, "check")
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write it as JSON, atomically."""
+        write_atomically(Path(path), self.to_json().encode())
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> EstimateChecks:
+        """Read what `save` wrote."""
+        return load_json(path, cls.from_json, "check")
+
+
+def check_estimate(
+    history: LearningHistory,
+    policy: Policy | None = None,
+    *,
+    gamma: float | None = None,
+    controls: Sequence[str] | None = None,
+    quick: bool = False,
+    n_decoys: int = 2,
+    windows: Sequence[int] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    keep: Callable[[EstimateChecks], object] | None = None,
+    **options: Any,
+) -> EstimateChecks:
+    """Recover the reward, and ask whether it would have been found where there is none.
+
+    Every control infers again with the same method and options: with the stages read backwards and
+    shuffled, where the same reward should not be found; beside features that nobody can want; from
+    each half of the stages; with half and twice the horizon; in other windows, if the history was
+    cut from sessions; and without single stages. See "Know when not to trust it" for what passes.
+
+    Args:
+        history: Of one learner.
+        policy: See `infer_reward`, which gets all other arguments as well.
+        gamma: The learner's discount factor.
+        controls: Which of "reversed", "shuffled", "decoys", "halves", "gammas", "windows" and
+            "stages"; by default all.
+        quick: Leave out gammas, windows and single stages, and shuffle once instead of thrice.
+        n_decoys: Random functions of observation and action to add to the features.
+        windows: Other numbers of windows; by default half as many and twice as many where the
+            history is known to be cut from sessions, else none.
+        seed: Of the inferences, and of everything random in the controls.
+        progress: Called with (what, done, total).
+        keep: Called with what is done so far after every control, so that it is not lost.
+        options: Further arguments of `infer_reward`.
+    """
+    if not isinstance(history, LearningHistory):
+        raise OptionError("one learner is checked at a time: pass its history")
+    cheap = [name for name, kind in KINDS.items() if not (quick and kind.dear)]
+    wanted = cheap if controls is None else list(controls)
+    check_options(options, n_decoys, wanted)
+    known = options.get("use_parameters", True)
+    policy, gamma = settled(history, policy, gamma, known=known)
+    asked = Asked(
+        *(history, gamma, options.get("features"), known, wanted, quick, n_decoys, windows, seed),
+    )
+    work = asked.trials()
+    options = {"gamma": gamma, "seed": seed, **options}
+    infer = _Again(policy, options, 1 + sum(map(len, work.values())), progress)
+    checks = EstimateChecks(infer(history, {}), (), complete=not work)
+    for name, trials in work.items():
+        variants = variants_of(name, checks.estimate, infer.tried(trials), n_decoys)
+        made_so_far = (*checks.controls, Control(name, variants))
+        complete = len(made_so_far) == len(work)
+        checks = EstimateChecks(checks.estimate, made_so_far, complete)
+        if keep is not None:
+            keep(checks)
+    return checks
+
+
+@dataclass
+class _Again:
+    """Infers with the same policy and options, but for changes, and tells how far it is."""
+
+    policy: Policy
+    options: Mapping[str, Any]
+    total: int
+    progress: Progress | None
+    done: int = 0
+
+    def tried(self, trials: Sequence[Trial]) -> dict[str, RewardEstimate | str]:
+        """What each trial gives, or why it cannot be made."""
+        found: dict[str, RewardEstimate | str] = {}
+        for name, history, changes in trials:
+            try:
+                found[name] = self(history, changes)
+            except LogelError as error:
+                found[name] = one_line(error)
+        return found
+
+    def __call__(self, history: LearningHistory, changes: Mapping[str, Any]) -> RewardEstimate:
+        options = {**self.options, **changes, "progress": self.progress}
+        found = infer_reward(history, self.policy, **options)
+        self.done += 1
+        if self.progress is not None:
+            self.progress("controls", self.done, self.total)
+        return found
+
+
+def _control(raw: Mapping[str, Any], q: int) -> Control:
+    if raw["kind"] not in KINDS:
+        raise ValueError(f"there is no control {raw['kind']!r:.40}")
+    least, most = _VARIANTS.get(raw["kind"], (1, _MOST_VARIANTS))
+    if not least <= len(raw["variants"]) <= most:
+        raise ValueError(f"a control of kind {raw['kind']!r} has {least} to {most} variants")
+    return Control(raw["kind"], tuple(_variant(one, raw["kind"], q) for one in raw["variants"]))
+
+
+def _variant(raw: Mapping[str, Any], kind: str, q: int) -> Variant:
+    n = len(raw["weights"])
+    if (n != q) if kind != "decoys" else not q < n <= q + _MOST_VARIANTS:
+        raise ValueError(f"a variant of {kind!r} has {n} weights, the estimate {q}")
+    weights, low, high = (array(raw[name], (n,)) for name in ("weights", "low", "high"))
+    gain = np.nan if raw["gain"] is None else float(raw["gain"])
+    return Variant(str(raw["name"]), str(raw["doubt"]), weights, low, high, gain)
