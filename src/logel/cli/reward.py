@@ -204,7 +204,7 @@ def report(
     from logel.inference.unexplained import Unexplained
     from logel.report.page import write_report
 
-    result = _reported(run, alone=history is None and picture is None and checks is None)
+    result = _reported(run, alone=not (history or picture or checks or unexplained))
     loaded = None if history is None else cut(LearningHistory.load(history), stages)
     drawn = None if picture is None else picture.read_bytes()
     checked = None if checks is None else EstimateChecks.load(checks)
@@ -212,8 +212,9 @@ def report(
         if loaded is not None:
             loaded = read_with_progress(loaded, told)
         hidden = None if unexplained is None else Unexplained.load(unexplained)
-        options = {"history": loaded, "picture": drawn, "checks": checked, "unexplained": hidden}
-        page = write_report(result, out, **options)
+        page = write_report(
+            result, out, history=loaded, picture=drawn, checks=checked, unexplained=hidden
+        )
     size = page.stat().st_size
     sentence = f"wrote {page} ({size / 1e3:.0f} kB)"
     answer({"report": str(page), "bytes": size}, sentence, json_output=json_output)
