@@ -47,6 +47,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.crossroad
 	$(BIN)/python -m benchmarks.recording
 	$(BIN)/python -m benchmarks.threads
+	$(BIN)/python -m benchmarks.workers
 
 # Accuracy against known truth: hours on two cores (coverage alone takes most); stop and resume at will.
 bench-accuracy: $(STAMP)
@@ -55,6 +56,7 @@ bench-accuracy: $(STAMP)
 	$(BIN)/logel reproduce accuracy-known --runs 20 --out runs
 	$(BIN)/logel reproduce accuracy-null --runs 40 --seed 5000 --out runs
 	$(BIN)/logel reproduce accuracy-worlds --runs 10 --out runs
+	$(BIN)/logel reproduce accuracy-control --runs 25 --out runs
 	$(BIN)/logel reproduce accuracy-bound --runs 20 --out runs
 	$(BIN)/logel reproduce accuracy-jacobians --runs 20 --out runs
 	$(BIN)/logel reproduce accuracy-coverage --runs 500 --out runs

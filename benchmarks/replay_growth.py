@@ -1,6 +1,6 @@
 """How long a fit by replay takes, by the number of features and of stages.
 
-    python -m benchmarks.replay_growth --figure docs/results/speed/replay.png    # five minutes
+    python -m benchmarks.replay_growth --figure docs/results/speed/replay.png    # a minute
 
 A PPO learner (512 steps an update, ten epochs, networks 32-32) moves through random observations,
 paid for half of the features; replay searches and fits as `infer_reward` has it do. Times are

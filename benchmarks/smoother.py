@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.report import Check, peak_bytes, report
-from logel import Method, TabularSoftmax, infer_reward
+from logel import LearningHistory, Method, TabularSoftmax, infer_reward
 from logel.envs.gridworld import GridMap, grid_weights, gridworld_mdp
+from logel.envs.tabular import TabularMDP
 from logel.inference import rounds
 from logel.learners.tabular import LEARNERS, observe
 
@@ -36,18 +37,22 @@ class Run(NamedTuple):
 
 def infer(side: int, learner: str, *, n_steps: int = 10, models: tuple[str, ...] = ()) -> Run:
     """The default's answer for a history of its own, and its processor time."""
-    rng = np.random.default_rng(side)
-    cells = rng.choice(list("...obd"), (side, side))
-    cells[0, 0], cells[-1, -1] = ".", "g"
-    mdp = gridworld_mdp(GridMap(tuple("".join(row) for row in cells)))
-    history = observe(
-        mdp, LEARNERS[learner](), weights=grid_weights(mdp.feature_names), n_steps=n_steps, seed=5
-    )
+    mdp, history = watched(side, learner, n_steps)
     method = Method.named("joint", models=models) if models else "default"
     policy = TabularSoftmax(mdp.n_states, mdp.n_actions)
     start = time.process_time()
     estimate = infer_reward(history, policy, gamma=mdp.gamma, method=method)
     return Run(estimate.weights, time.process_time() - start, estimate.method)
+
+
+def watched(side: int, learner: str, n_steps: int) -> tuple[TabularMDP, LearningHistory]:
+    """A learner in a gridworld with random areas."""
+    rng = np.random.default_rng(side)
+    cells = rng.choice(list("...obd"), (side, side))
+    cells[0, 0], cells[-1, -1] = ".", "g"
+    mdp = gridworld_mdp(GridMap(tuple("".join(row) for row in cells)))
+    weights = grid_weights(mdp.feature_names)
+    return mdp, observe(mdp, LEARNERS[learner](), weights=weights, n_steps=n_steps, seed=5)
 
 
 def exponent(sizes: list[int], seconds: list[float]) -> float:

@@ -23,6 +23,7 @@ LAYERS = (
     ("types",),  # names of types that all share
     ("threads",),  # how many threads the numerical libraries get
     ("data",),  # what was observed, and how it is stored and read
+    ("workers",),  # where independent pieces of work run
     ("policies",),  # families of policies, and fitting them
     ("rewards",),  # what a reward is made of, and one at work
     ("worlds",),  # what an action leads to

@@ -27,6 +27,7 @@ _NAMES = {
     "SB3Policy": "logel.policies.sb3",
     "Method": "logel.inference.method",
     "KnownWorld": "logel.worlds.known",
+    "Workers": "logel.workers",
     "infer_reward": "logel.inference.infer",
     "check_estimate": "logel.inference.check",
     "EstimateChecks": "logel.inference.check",
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from logel.policies.sb3 import SB3Policy
     from logel.policies.softmax import LinearSoftmax, TabularSoftmax
     from logel.rewards.linear import LinearReward
+    from logel.workers import Workers
     from logel.worlds.known import KnownWorld
 
 __all__ = [
@@ -83,6 +85,7 @@ __all__ = [
     "SB3Policy",
     "Stage",
     "TabularSoftmax",
+    "Workers",
     "__version__",
     "check_estimate",
     "compare_groups",

@@ -80,6 +80,10 @@ class IdentificationError(LogelError, ValueError):
     """The data cannot determine a reward at all: too few stages, or no movement between them."""
 
 
+class WorkerError(LogelError, RuntimeError):
+    """A process that worked for us died; the message says what to try."""
+
+
 class MissingExtraError(LogelError, ImportError):
     """An optional dependency is not installed; the message names the extra that installs it."""
 

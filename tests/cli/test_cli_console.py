@@ -141,7 +141,7 @@ def test_verbose_says_a_line_per_stage_beside_the_json(recorded: Path, tmp_path:
     for t in range(4):
         (line,) = [line for line in lines if f"stage {t}: 10 episodes" in line]
         assert "held-out log-likelihood -1." in line and line.endswith(" iterations")
-        assert f"stage {t}: Jacobian from 10 episodes, 200 steps" in lines
+        assert f"stage {t}: Jacobians from 10 episodes, 200 steps" in lines
     code, out, err = run("record", "gridworld", tmp_path / "h", "--steps", 2, "-v", "--json")
     assert json.loads(out)["stages"] == 3
     assert err.splitlines() == [f"stage {t}: 50 episodes, 1000 steps" for t in range(3)]

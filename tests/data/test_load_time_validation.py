@@ -172,6 +172,8 @@ def changed(**fields: Any) -> str:
         ({"format_version": -1}, "must be a positive integer"),
         ({"format_version": "4"}, "must be a positive integer"),
         ({"degrees_of_freedom": 1e999}, "corrupted or truncated"),
+        ({"degrees_of_freedom": 10**400, "draws": None}, r"freedom must lie within 2\*\*53"),
+        ({"rank": 10**400}, r"the rank must lie within 2\*\*53"),
         ({"config": [1, 2]}, "corrupted or truncated"),
     ],
 )

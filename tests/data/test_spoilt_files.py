@@ -16,7 +16,7 @@ from tests.fuzz.watch import Cases, fresh_folder
 
 from logel.errors import FormatError
 
-CASES = 1040
+CASES = 1360
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from logel.envs.lqr import (
     feature_jacobian,
     optimal_stationary_gain,
     point_mass,
+    random_lqr,
     relative_regret,
     sample_episodes,
     second_moments,
     stationary_expectations,
 )
 from logel.errors import OptionError, PolicyError
-from random_lqr import random_lqr
 
 MASS_WEIGHTS = np.array([1.0, 0.3, 0.2])
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logel.envs.lqr import point_mass
+from logel.envs.lqr import point_mass, random_lqr
 from logel.envs.parametric import FeaturisedMDP, LinearControl, ParametricWorld
 from logel.envs.tabular import feature_jacobian, random_mdp
 from logel.errors import OptionError, PolicyError
-from random_lqr import random_lqr
 
 
 def featurised(seed: int = 0, *, horizon: int = 6) -> FeaturisedMDP:

@@ -30,6 +30,7 @@ from logel.inference.check import Control, EstimateChecks
 from logel.inference.contrast import Contrast
 from logel.inference.controls import Variant
 from logel.inference.estimate import RewardEstimate
+from logel.inference.group import GroupEstimate
 from logel.inference.unexplained import Unexplained
 from logel.learners.checkpoints import read_normaliser
 from logel.policies.choose import choose_policy
@@ -113,6 +114,17 @@ def made_contrast(folder: Path) -> None:
     )
 
 
+def made_bare_estimate(folder: Path) -> None:
+    """Without draws intervals come from a covariance."""
+    example().save(folder / "e.json")
+
+
+def made_group(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    one, two = (example(draws=rng.normal(size=(5, 3))) for _ in range(2))
+    GroupEstimate(one, {"a": one, "b": two}, np.array([0.1, 0.2, 0.3])).save(folder / "e.json")
+
+
 def made_unexplained(folder: Path) -> None:
     """What nobody named, on a plane of two elements and an action."""
     Unexplained(
@@ -174,6 +186,10 @@ def made_tables(folder: Path, suffix: str) -> None:
 
 def read_csv(folder: Path) -> None:
     LearningHistory.from_csv(folder / "steps.csv", stages=folder / "stages.csv")
+
+
+def read_own_csv(folder: Path) -> None:
+    LearningHistory.from_csv(folder / "steps.csv")
 
 
 def read_parquet(folder: Path) -> None:
@@ -264,6 +280,9 @@ READERS = (
     Reader("study folder", made_study, read_study_folder),
     Reader("task file", made_task, lambda f: load_result(f, TASK, made_by=MADE_BY)),
     Reader("world", made_world, read_worlds),
+    Reader("group", made_group, read_estimate),
+    Reader("estimate, no draws", made_bare_estimate, read_estimate),
+    Reader("CSV, ours", lambda f: small_history().to_csv(f / "steps.csv"), read_own_csv),
 )
 # Stages whose arrays were changed, behind a right signature.
 SIGNED = "history, signed"

@@ -22,6 +22,7 @@ from logel.inference.gauge import Gauge
 from logel.inference.status import Status
 from logel.inference.verdict import Finding
 from logel.learners.tabular import RandomWalk, SoftValueIteration, observe
+from logel.report.page import estimate_page
 
 WANTS = np.array([1.0, -0.6, 0.0])
 POLICY = TabularSoftmax(6, 3)
@@ -114,6 +115,8 @@ def halves(second: Any, doubt: str = "") -> list[Variant]:
         ("decoys", [variant([*SAME, 0.0, 0.15])], "FAILED", "a decoy is wanted"),
         ("decoys", [variant([*SAME, 0.0, 0.15], doubt="no")], "SILENT", "nothing is shown"),
         ("decoys", [variant([*SAME, 0.0], reach=np.array([0.1, 0.1, 0.1, 0.0]))], "SILENT", ""),
+        ("decoys", [variant([*SAME, 0.0], reach=np.array([0.1, 0.1, 0.1, 0.9]))], "SILENT", ""),
+        ("decoys", [variant([*SAME, 0.0], reach=np.nan)], "SILENT", "do not tell"),
         ("halves", halves([0.8, -0.7, 0.1]), "PASSED", ""),
         ("halves", halves([0.8, -0.3, 0.0]), "FAILED", "in cliff"),
         # Too short for their status: only a sign that turns counts.
@@ -186,6 +189,11 @@ def test_the_verdict_of_a_check() -> None:
     assert bad.verdict.finding is Finding.NOT_SHOWN
     assert "a control fails. Other gammas: sure signs turn round" in str(bad.verdict)
     assert f"verdict: {bad.verdict}\n" in bad.summary()
+    # Nor does the estimate say anything else then.
+    assert bad.checked.verdict == (Finding.NOT_SHOWN, "a control fails")
+    page = estimate_page(whole(), checks=bad)
+    assert "<b>Not shown</b>" in page and "control failed: Other gammas" in bad.checked.summary()
+    assert fine.checked is fine.estimate
     # No control makes an estimate better than it is.
     doubtful = whole(status=Status.NOT_CONVERGED)
     assert EstimateChecks(doubtful, (passed,)).verdict == doubtful.verdict

@@ -43,6 +43,7 @@ def movement(
         seen=np.full(m, k),
         weak=JacobianMoments.empty(q),
         variance_left=1.0,
+        shared=np.concatenate([design, delta[:, :, None]], axis=2),
     )
 
 
@@ -120,6 +121,31 @@ def test_known_rates_keep_their_scale() -> None:
     )
     np.testing.assert_allclose(found.weights, answer.weights)
     assert found.keeps_scale and found.size == 1
+
+
+def test_what_pairs_of_steps_disagree_about_is_uncertainty_where_a_critic_lags() -> None:
+    """Every step has an error of its own in one direction of the weights, whatever its k numbers
+    say: intervals that count numbers are too short, those that leave pairs of steps out are not.
+    """
+    m, k, method = 12, 40, Method.named("mirror")
+    covered: dict[bool, list[bool]] = {False: [], True: []}
+    for seed in range(1000, 1060):
+        rng = np.random.default_rng(seed)
+        design = rng.standard_normal((m, k, 3))
+        pairs = np.repeat(rng.standard_normal((m // 2, 3)), 2, axis=0)
+        delta = np.einsum("tkq,tq->tk", design, TRUTH + 0.5 * pairs)
+        groups = 0.01 * rng.standard_normal((10, m, k))
+        steps = movement(delta, design, groups, 0.01 * rng.standard_normal((10, m, k, 3)))
+        for lagging in covered:
+            found = find_weights(
+                steps, everything(3), np.ones(m), method, seed=seed, lagging=lagging
+            )
+            assert found.spread is not None and found.spread.covariance is not None
+            deviation = np.sqrt(np.diag(found.spread.covariance))
+            # Student's t of five degrees, at 95%: as many pairs as are free to disagree.
+            covered[lagging] += list(np.abs(found.weights - TRUTH) < 2.571 * deviation)
+    # Of 180 weights.
+    assert np.mean(covered[True]) > 0.9 > 0.8 > np.mean(covered[False])
 
 
 def test_movement_without_a_reward_is_called_so_at_the_promised_rate() -> None:

@@ -217,7 +217,19 @@ class Counted:
 
 
 @pytest.mark.parametrize("method", ["default", "joint", "two-step", "mirror", "paper"])
-def test_without_intervals_known_policies_are_read_twice(method: str) -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_what_takes_little_memory_is_read_once(method: str, known: bool) -> None:
+    history = watched(parameters=known)
+    source = Counted(history)
+    infer_reward(replace(history, source=source), POLICY, gamma=0.9, method=method)
+    assert source.reads == [1] * 5
+
+
+@pytest.mark.parametrize("method", ["default", "joint", "two-step", "mirror", "paper"])
+def test_without_intervals_known_policies_are_read_twice(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logel.data.contents._KEPT", 0.0)
     history = watched(parameters=True)
     source = Counted(history)
     counted = replace(history, source=source)

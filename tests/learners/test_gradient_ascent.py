@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from logel import infer_reward
-from logel.envs.lqr import point_mass, relative_regret
+from logel.envs.lqr import point_mass, random_lqr, relative_regret
 from logel.envs.parametric import FeaturisedMDP, LinearControl, ParametricWorld
 from logel.envs.tabular import random_mdp
 from logel.errors import OptionError
@@ -22,7 +22,6 @@ from logel.learners.gradient_ascent import (
     ParameterWalk,
     observe_parametric,
 )
-from random_lqr import random_lqr
 
 
 def featurised(horizon: int = 8) -> FeaturisedMDP:

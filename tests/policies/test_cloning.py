@@ -22,6 +22,8 @@ from logel.policies.cloning import (
     CloneMethod,
     clone,
     clone_stage,
+    parent,
+    still_needed,
     stops_early,
 )
 from logel.policies.gaussian import LinearGaussian
@@ -475,3 +477,22 @@ def test_early_stopping_always_leaves_an_episode_to_learn_from() -> None:
     stage = network_stage(network, 0)[0].take(np.arange(2))
     config = CloneConfig(method="early-stopping", holdout=0.9, max_iterations=2)
     assert np.isfinite(clone([stage], network, config).clones[0].held_out)
+
+
+@pytest.mark.parametrize("method", [CloneMethod.AUTO, CloneMethod.ADAM])
+def test_what_a_stage_starts_at_is_there_and_little_is_kept(method: CloneMethod) -> None:
+    config = CloneConfig(method=method)
+    kept, depth = {0}, {0: 0}
+    assert parent(0, config) is None
+    for t in range(1, 300):
+        start = parent(t, config)
+        assert start in kept
+        depth[t] = depth[start] + 1
+        needed = set(still_needed(t, config))
+        assert needed <= kept | {t}
+        kept = needed
+        assert len(kept) <= 8
+    if method is CloneMethod.AUTO:
+        assert max(depth.values()) <= 3 + np.log2(300 / 4)
+    else:
+        assert [parent(t, config) for t in range(1, 5)] == [0, 1, 2, 3]

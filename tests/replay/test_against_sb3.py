@@ -15,6 +15,7 @@ from sb3_runs import Run, run_of
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 
+from logel.replay import actor_critic
 from logel.replay.actor_critic import State
 from logel.replay.learner import StackedLearner
 
@@ -155,12 +156,20 @@ def test_some_line_searches_fail(tmp_path: Path) -> None:
         pytest.param(PPO, {**SMALL, "target_kl": 0.006, "learning_rate": 0.02}, id="PPO"),
         pytest.param(PPO, {**SMALL, "discrete": True, "normalise": {}}, id="scaled"),
         pytest.param(A2C, {"normalise": {}}, id="A2C"),
+        pytest.param(A2C, {"use_rms_prop": False}, id="A2C with Adam"),
         pytest.param(TRPO, {"batch_size": 8, "sub_sampling_factor": 2, "n_steps": 16}, id="TRPO"),
+        pytest.param(TRPO, {"batch_size": 8, "n_steps": 16}, id="TRPO, all rows"),
     ],
 )
+@pytest.mark.parametrize("cached", [8192, 99], ids=["at once", "few at a time"])
 def test_candidates_side_by_side_are_as_if_alone(
-    algorithm: Any, options: dict[str, Any], tmp_path: Path
+    algorithm: Any,
+    options: dict[str, Any],
+    cached: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(actor_critic, "_CACHED", cached)
     run = run_of(algorithm, tmp_path, n_updates=3, **options)
     learner, weights = stacked(run), torch.tensor([[1.0], [-2.0], [0.01], [0.3]])
     # Two generators for four candidates, in turn.

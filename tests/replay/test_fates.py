@@ -219,11 +219,11 @@ def test_constant_features_are_scaled_by_their_size() -> None:
 def test_candidates_of_a_fate_share_its_chance_and_fates_do_not() -> None:
     course = course_of(noisy, 2)
     replay = Replay(course, OneByOne(noisy), seed=1000)
-    fates = Fates(replay, 3, 4)
+    fates = Fates(replay, [0, 1, 2, 3] * 3)
     scaled = TRUTH * replay.scale
     for t in range(2):
-        moved = fates.moved(t, np.stack([scaled, scaled, 2 * scaled])[:, None])
-        assert moved.shape[:2] == (3, 4)
+        weights = np.repeat([scaled, scaled, 2 * scaled], 4, axis=0)
+        moved = fates.moved(t, weights).reshape(3, 4, -1)
         np.testing.assert_array_equal(moved[0], moved[1])
         # Linear in the rewards, under the same rows: twice as far.
         np.testing.assert_allclose(moved[2], 2 * moved[0], rtol=1e-4, atol=1e-7)
@@ -235,7 +235,7 @@ def test_each_fate_may_have_weights_of_its_own() -> None:
     replay = Replay(course, OneByOne(linear), seed=1000)
     scaled = TRUTH * replay.scale
     sizes = np.array([1.0, -1.0, 0.5])
-    moved = Fates(replay, 1, 3).moved(0, (sizes[:, None] * scaled)[None])[0]
+    moved = Fates(replay, range(3)).moved(0, sizes[:, None] * scaled)
     np.testing.assert_allclose(moved, sizes[:, None] * course.observed[0], rtol=1e-4, atol=1e-7)
 
 
@@ -243,13 +243,21 @@ def test_effects_are_derivatives() -> None:
     course = course_of(linear, 3)
     replay = Replay(course, OneByOne(linear), seed=1000)
     centre, root = np.array([1.0, -2.0, 0.5]), np.diag([0.1, 0.3, 0.05])
-    effects, middles = replay.effects(centre, root, 2), replay.middles(centre, 2, 3)
+    (effects, beside), middles = replay.effects(centre, root, 2, 4), replay.middles(centre, 2, 3)
     assert effects.shape[:2] == (2, 3)
+    assert beside.shape[:2] == (2, 4)
     assert middles.shape[:2] == (3, 2)
     for t in range(2):
-        unit = Fates(replay, 3, 1).moved(t, np.eye(3)[:, None])[:, 0]
+        unit = Fates(replay, [0] * 3).moved(t, np.eye(3))
         np.testing.assert_allclose(effects[t], unit, rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(middles[t], np.stack([centre @ unit] * 2), rtol=1e-4, atol=1e-6)
+
+
+def test_a_centre_beside_candidates_meets_the_fates_that_it_meets_alone() -> None:
+    replay = Replay(course_of(noisy, 3), OneByOne(noisy), seed=1000)
+    centre = TRUTH * replay.scale
+    _, beside = replay.effects(centre, np.eye(3), 3, 4)
+    np.testing.assert_array_equal(beside, replay.middles(centre, 4, 3))
 
 
 def bent(
@@ -264,7 +272,7 @@ def test_bends_cancel_between_the_two_sides_of_a_pair() -> None:
     course = course_of(bent, 2)
     replay = Replay(course, OneByOne(bent), seed=1000)
     centre = np.array([0.5, -0.3, 1.0])
-    found = [replay.effects(centre, width * np.eye(3), 2) for width in (0.01, 0.5)]
+    found = [replay.effects(centre, width * np.eye(3), 2)[0] for width in (0.01, 0.5)]
     # A parabola's slope at the middle is the same however far apart the two sides are.
     np.testing.assert_allclose(found[0], found[1], rtol=2e-2, atol=2e-4)
 

@@ -12,7 +12,7 @@ from logel.data.stage import Stage
 from logel.policies.gaussian import LinearGaussian
 from logel.replay.batch import Batch
 from logel.replay.course import Course
-from logel.replay.crossed import Metric, Moments, best_shift
+from logel.replay.crossed import Metric, Moments
 from logel.replay.fresh import FreshFit, FreshReplay, fit_fresh
 from logel.replay.learner import OneByOne
 from logel.replay.movement import Movement
@@ -89,16 +89,6 @@ def test_crossed_products_have_no_noise_in_them() -> None:
     assert (np.abs(pulls.mean(axis=0) - wanted) < 5 * pulls.std(axis=0) / np.sqrt(n)).all()
 
 
-def test_the_best_shift_makes_the_steps_parallel() -> None:
-    rng = np.random.default_rng(1000)
-    columns, shift = rng.standard_normal((4, 30)), np.array([0.3, -0.2, 0.1])
-    steps = 1000 * np.concatenate([[1.0], shift]) @ columns
-    moments = Moments(np.stack([columns @ columns.T] * 5), np.stack([columns @ steps] * 5))
-    # Five steps that agree in everything: all is known.
-    assert moments.knowledge == 1e6
-    np.testing.assert_allclose(best_shift(moments), shift, atol=1e-4)
-
-
 # --- a learner whose answer is known ----------------------------------------------------------
 
 POLICY = LinearGaussian(2, 1, sigma=0.5)
@@ -170,8 +160,8 @@ def test_noise_is_not_taken_for_effects() -> None:
         size = np.linalg.norm(found)
         deviation = np.sqrt(np.diag(fit.fit.covariance)) / size
         errors.append(np.linalg.norm(direction(found) - direction(TRUTH)))
-        # Student's t of 15 degrees at 95%.
-        outside += int((np.abs(found / size - truth) > 2.13 * deviation).sum())
+        # Student's t of 7 degrees at 95%: pairs of 16 steps.
+        outside += int((np.abs(found / size - truth) > 2.36 * deviation).sum())
         convinced += fit.convincing
     assert np.median(errors) < 0.35
     # Of 18, one is expected outside and more than three hardly ever.

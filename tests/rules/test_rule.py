@@ -21,6 +21,7 @@ from small_worlds import (
 from logel.envs.tabular import (
     softmax_policy,
 )
+from logel.rules.ascent import Gradient
 from logel.rules.catalogue import RULES
 from logel.rules.rule import RandomWalk, Rule
 from logel.rules.values import DriftingValues, QLearning
@@ -137,5 +138,8 @@ def test_known_states_change_nothing_but_what_is_not_needed(kind: type[Rule]) ->
     states, parameters = point(model, 18)
     full = model.predict(states, parameters)
     brief = model.predict(states, parameters, states_known=True)
-    for name in ("following", "design", "shape"):
-        np.testing.assert_array_equal(getattr(brief, name), getattr(full, name))
+    np.testing.assert_array_equal(brief.following, full.following)
+    np.testing.assert_array_equal(brief.design, full.design)
+    # In tables a gradient's noise is looked at closer where steps are seen exactly.
+    if kind is not Gradient:
+        np.testing.assert_array_equal(brief.shape, full.shape)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from logel.envs.gridworld import grid_weights, gridworld_mdp
-from logel.studies import accuracy, accuracy_intervals
+from logel.studies import accuracy, accuracy_control, accuracy_intervals
 from logel.studies.information_bound import (
     MODELS,
     cramer_rao,
@@ -95,6 +95,21 @@ def test_other_worlds_have_learners_and_observers_that_apply() -> None:
     table = judged("accuracy-worlds", chosen)
     means = table.groupby("observer")["error"].mean()
     assert means["default"] < means["paper"]
+
+
+def test_control_starts_where_it_is_told() -> None:
+    tasks = [t for t in tasks_of("accuracy-control", 1) if t.setting["learner"] == "vanilla"]
+    for task in tasks:
+        world, history, truth = accuracy_control.watched(task, task.rng(ignoring=("known",)))
+        known = history.parameters()
+        assert (known is not None) == task.setting["known"]
+        assert len(truth) == world.problem.n_features and (truth > 0).all()
+        if known is not None:
+            assert (known[0] == 0).all() == (task.setting["gain"] == "zero")
+            closed = world.problem.dynamics + world.problem.control @ world.gain(known[0])
+            assert np.abs(np.linalg.eigvals(closed)).max() < 1
+    table = judged("accuracy-control", [t for t in tasks if t.setting["known"]])
+    assert set(table.left_open) <= {0.0, 1.0} and table.dimensions.between(2, 6).all()
 
 
 def test_pooled_jacobians_are_closer() -> None:

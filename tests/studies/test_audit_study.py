@@ -96,6 +96,8 @@ def test_nothing_to_find_runs_from_learner_to_figure(
 
 def test_the_bench_is_what_was_asked_for() -> None:
     assert STUDIES["audit"] is audit.STUDY and STUDIES["audit-wrong"] is audit_wrong.STUDY
+    fresh = STUDIES["audit-fresh"].tasks(StudyOptions(runs=2, observers=("mirror",)))
+    assert {t.setting["episodes"] for t in fresh} == {"fresh"} and len(fresh) == 5 * 3 * 2
     tasks = audit.STUDY.tasks(StudyOptions(runs=10))
     cells = {(t.setting["world"], t.setting["learner"], t.setting["episodes"]) for t in tasks}
     assert len(cells) == 5 * 3 * 2
@@ -184,7 +186,7 @@ def good_bench() -> pd.DataFrame:
                         "false_alarms": 0.5 * (rng.random() < 0.02),
                         "found": 1.0,
                     }
-                    theirs = {"observer": "mirror", "error": rng.uniform(0.4, 0.6)}
+                    theirs = {**ours, "observer": "mirror", "error": rng.uniform(0.4, 0.6)}
                     rows += [{**shared, **ours}, {**shared, **theirs}]
     return pd.DataFrame(rows)
 
@@ -196,15 +198,17 @@ def verdicts(claims: Any) -> dict[str, str]:
 
 def test_a_good_bench_is_what_the_claims_ask_for() -> None:
     found = verdicts(audit.claims(good_bench()))
-    # Three learners by own and twice against mirror; four about own intervals, three about fresh.
-    assert len(found) == 3 * 3 + 4 + 3
+    # Three learners by own and twice against mirror; four about own intervals, three about fresh,
+    # and the same three about mirror's.
+    assert len(found) == 3 * 3 + 4 + 3 + 3
     assert set(found.values()) == {HOLDS}
-    assert list(audit.claims(good_bench().query("observer == 'mirror'"))) == []
+    alone = verdicts(audit.claims(good_bench().query("observer == 'mirror'")))
+    assert len(alone) == 3 and all(claim.startswith("mirror, fresh") for claim in alone)
 
 
 def _worse(column: str, value: float, **where: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
     def change(table: pd.DataFrame) -> pd.DataFrame:
-        chosen = table.observer == "replay"
+        chosen = table.observer == where.get("observer", "replay")
         for name, wanted in where.items():
             chosen &= table[name] == wanted
         return table.assign(**{column: table[column].where(~chosen, value)})
@@ -222,6 +226,10 @@ def _worse(column: str, value: float, **where: str) -> Callable[[pd.DataFrame], 
         (_worse("coverage", 1.0, episodes="fresh"), "fresh episodes: and are not too wide"),
         (_worse("false_alarms", 0.1, episodes="own"), "own episodes: what pays nothing"),
         (_worse("false_alarms", 0.1, episodes="fresh"), "fresh episodes: what pays nothing"),
+        (
+            _worse("false_alarms", 0.1, observer="mirror"),
+            "mirror, fresh episodes: what pays nothing",
+        ),
         (_worse("found", 0.9, episodes="own"), "own episodes: what pays is found"),
     ],
 )

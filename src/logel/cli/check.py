@@ -108,7 +108,7 @@ def check(
 
 def _print(checks: EstimateChecks) -> None:
     """The estimate, and a table of its controls."""
-    typer.echo(checks.estimate.summary())
+    typer.echo(checks.checked.summary())
     table = Table(box=SIMPLE_HEAD, title="Controls", title_justify="left")
     for heading in ("control", "outcome", "in words"):
         table.add_column(heading, justify="left")

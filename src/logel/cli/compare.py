@@ -15,8 +15,10 @@ from logel.cli.console import (
     FamilyName,
     Json,
     MethodName,
+    NumberOfWorkers,
     OwnWorlds,
     Quiet,
+    RayAddress,
     Seed,
     StageRange,
     Verbose,
@@ -82,6 +84,8 @@ def compare(
     own_worlds: OwnWorlds = False,
     out: Annotated[Path | None, Option(help="Save the contrast as JSON.")] = None,
     seed: Seed = 0,
+    workers: NumberOfWorkers = 1,
+    ray: RayAddress = None,
     json_output: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -101,6 +105,8 @@ def compare(
     if all(saved):
         contrast = _of_saved(paths, names, seed)
     else:
+        from logel.workers import Workers
+
         with progress_bars(quiet or json_output, verbose=verbose) as report:
             contrast = _of_histories(
                 paths,
@@ -112,6 +118,7 @@ def compare(
                 seed=seed,
                 pool_world=not own_worlds,
                 progress=report,
+                workers=Workers(workers, ray),
             )
     save_and_show(contrast, out, json_output=json_output)
 

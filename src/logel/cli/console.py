@@ -77,6 +77,15 @@ StageRange = Annotated[
     str | None,
     Option("--stages", metavar="FROM:TO", help="Only these stages, counted from 0; TO is not one."),
 ]
+NumberOfWorkers = Annotated[
+    int, Option("--workers", help="Processes that compute at a time; the answer is the same.")
+]
+RayAddress = Annotated[
+    str | None,
+    Option(
+        "--ray", metavar="ADDRESS", help="Compute on a Ray cluster: its address, auto, or local."
+    ),
+]
 Clone = Annotated[bool, Option("--clone", help="Clone even if the parameters are recorded.")]
 WorldFile = Annotated[
     Path | None,

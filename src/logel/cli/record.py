@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from logel.cli.console import Json, Quiet, Seed, Verbose, answer, one_of, progress_bars
+from logel.cli.console import (
+    Json,
+    NumberOfWorkers,
+    Quiet,
+    RayAddress,
+    Seed,
+    Verbose,
+    answer,
+    one_of,
+    progress_bars,
+)
 from logel.cli.features import FeaturesName, known_features, named_features, with_names
 from logel.errors import OptionError
 
@@ -37,6 +47,8 @@ def record(
         float | None, Option(help="Discount factor; by default the checkpoints'.")
     ] = None,
     seed: Seed = 0,
+    workers: NumberOfWorkers = 1,
+    ray: RayAddress = None,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -48,6 +60,7 @@ def record(
     if checkpoints is None or env is None or out is None:
         raise OptionError("recording checkpoints needs --checkpoints, --env and --out")
     from logel.learners.checkpoints import record_checkpoints
+    from logel.workers import Workers
 
     chosen = known_features(env) if features is None else with_names(named_features(features))
     with progress_bars(quiet or json_output) as report:
@@ -61,6 +74,7 @@ def record(
             gamma=gamma,
             seed=seed,
             progress=report,
+            workers=Workers(workers, ray),
         )
     sentence = f"recorded {len(history)} checkpoints, {episodes} episodes each, in {out}"
     answer(_made(out, history, episodes), sentence, json_output=json_output)

@@ -17,8 +17,10 @@ from logel.cli.console import (
     FamilyName,
     Json,
     MethodName,
+    NumberOfWorkers,
     OwnWorlds,
     Quiet,
+    RayAddress,
     Seed,
     StageRange,
     Verbose,
@@ -61,6 +63,8 @@ def infer(
     out: Annotated[Path | None, Option(help="Save the estimate as JSON.")] = None,
     device: Annotated[str, Option(help="Where to compute: cpu or cuda.")] = "cpu",
     seed: Seed = 0,
+    workers: NumberOfWorkers = 1,
+    ray: RayAddress = None,
     json_output: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -76,6 +80,7 @@ def infer(
     from logel.inference.infer import infer_group, infer_reward
     from logel.inference.replayed import replay_might_apply
     from logel.policies.choose import choose_common_policy
+    from logel.workers import Workers
 
     family = choose_common_policy(loaded, policy, known=not clone, device=device)
     options: dict[str, Any] = {
@@ -86,6 +91,7 @@ def infer(
         "seed": seed,
         "pool_world": not own_worlds,
         "world": None if world is None else known_world(world, family),
+        "workers": Workers(workers, ray),
     }
     with progress_bars(quiet or json_output, verbose=verbose) as report:
         if hierarchy:

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 STUDY_NAMES = (
     *("gridworld", "gridworld-known", "gridworld-learners", "gridworld-curves"),
     *("accuracy", "accuracy-random", "accuracy-paper", "accuracy-known", "accuracy-null"),
-    *("accuracy-coverage", "accuracy-worlds", "accuracy-bound", "accuracy-jacobians"),
-    *("crossroad", "mujoco", "hopper", "reacher", "audit", "audit-wrong", "foragers"),
-    *("lunarlander", "cohort"),
+    *("accuracy-coverage", "accuracy-worlds", "accuracy-control", "accuracy-bound"),
+    *("accuracy-jacobians", "crossroad", "mujoco", "hopper", "reacher"),
+    *("audit", "audit-fresh", "audit-wrong", "foragers", "lunarlander", "cohort"),
+    *("nulls", "misspecified"),
 )
 
 
@@ -83,8 +84,9 @@ def reproduce(
         Argument(
             autocompletion=one_of(STUDY_NAMES),
             help="gridworld (-known, -learners, -curves), accuracy (-random, -paper, -known, "
-            "-null, -coverage, -worlds, -bound, -jacobians), crossroad, mujoco (hopper, "
-            "reacher), audit, audit-wrong, foragers, or lunarlander.",
+            "-null, -coverage, -worlds, -control, -bound, -jacobians), crossroad, mujoco (hopper, "
+            "reacher), audit, audit-fresh, audit-wrong, foragers, lunarlander, cohort, nulls, "
+            "or misspecified.",
         ),
     ],
     runs: Annotated[int, Option(help="Number of seeds.")] = 20,

@@ -6,13 +6,13 @@ Readers of files return it and writers take it; `logel.data.history` adds the wa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from logel.data.limits import ask_memory
+from logel.data.limits import ask_memory, memory_budget
 from logel.data.stage import (
     Episode,
     Signature,
@@ -170,6 +170,12 @@ class Contents:
         )
 
 
+def elsewhere(source: StageSource) -> StageSource | None:
+    """The same stages for another process to read; None if they are in this one's memory alone."""
+    told = getattr(source, "elsewhere", None)
+    return None if told is None else told()
+
+
 @dataclass(frozen=True)
 class View:
     """Some of another source's stages, in an order of their own; every one fetched is told."""
@@ -186,6 +192,41 @@ class View:
         if self.progress is not None:
             self.progress("reading", index + 1, len(self))
         return stage
+
+    def elsewhere(self) -> View | None:
+        """See the function of that name; nobody is told there."""
+        source = elsewhere(self.source)
+        return None if source is None else View(source, self.indices)
+
+
+# Share of the memory budget in which stages that were read stay at hand.
+_KEPT = 0.25
+
+
+class Kept:
+    """Another source's stages, which are read once as long as all that was read takes little."""
+
+    def __init__(self, source: StageSource) -> None:
+        self._source, self._stages = source, dict[int, Stage]()
+        self._left = int(_KEPT * memory_budget())
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int, /) -> Stage:
+        if (kept := self._stages.get(index)) is not None:
+            return kept
+        stage = self._source[index]
+        arrays = (getattr(stage, f.name) for f in fields(stage))
+        size = sum(array.nbytes for array in arrays if array is not None)
+        if size <= self._left:
+            self._left -= size
+            self._stages[index] = stage
+        return stage
+
+    def elsewhere(self) -> StageSource | None:
+        """For another process to read, if it can."""
+        return elsewhere(self._source)
 
 
 def parameter_rows(parameters: npt.ArrayLike | None, n_stages: int) -> Sequence[Array | None]:

@@ -278,6 +278,10 @@ class _Folder:
             raise FormatError(f"stage {index}: {path} is not a valid stage: {error}") from None
         return stage
 
+    def elsewhere(self) -> _Folder:
+        """For another process to read."""
+        return self
+
     def _first_parameters(self, stage: Stage, index: int) -> int | None:
         """How many parameters the first stage has: as the manifest says or, of old, as it is."""
         if self.n_parameters is ...:

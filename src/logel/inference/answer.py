@@ -11,14 +11,18 @@ import numpy as np
 from logel.inference.estimate import RewardEstimate
 from logel.inference.found import Found
 from logel.inference.gauge import Gauge
-from logel.inference.method import Method
-from logel.inference.null import CONVINCING
-from logel.inference.spread import Spread, unit_rows
+from logel.inference.method import Coordinates, Method
+from logel.inference.null import CONVINCING, ENOUGH_STEPS, no_reward
+from logel.inference.spread import Spread, student_draws, unit_rows
 from logel.inference.status import Status
 from logel.policies.cloning import Clone, ClonedPath
+from logel.types import Float
 
 # A weight of which the gauge leaves less than this has neither size nor interval.
 _SILENT = 1e-6
+# Share of what steps have in common that may be left at every one of them. Learners whose rule is
+# the fitted one leave nothing; where the reward lies outside the features it is a half and more.
+_MUCH = 0.25
 
 
 class CloneFacts(NamedTuple):
@@ -32,9 +36,7 @@ class CloneFacts(NamedTuple):
     def of(cls, clone: Clone, strength: float) -> CloneFacts:
         """`outweighed`: whether the prior says more about most parameters than the data."""
         # In a table, states that are not visited know nothing, which is no matter of units.
-        outweighed = not clone.fisher.tabular and bool(
-            np.median(clone.fisher.diagonal()) < strength
-        )
+        outweighed = not clone.fisher.tabular and clone.typical_information < strength
         return cls(clone.held_out, clone.converged, outweighed)
 
     @classmethod
@@ -72,6 +74,7 @@ def answer(found: Found, gauge: Gauge, asked: Asked) -> RewardEstimate:
         draws = unit_rows(draws)
     if covariance is None and draws is not None:
         covariance = np.cov(draws.T).reshape(len(asked.feature_names), -1)
+    draws = _doubted(found, gauge, asked, draws, covariance)
     estimate = RewardEstimate(
         weights=found.weights / size,
         feature_names=asked.feature_names,
@@ -125,9 +128,50 @@ def _status(found: Found, gauge: Gauge) -> Status:
     """Trust comes first, then how the solver ended, then what cannot be told."""
     if found.gain < CONVINCING or not np.any(found.weights):
         return Status.UNEXPLAINED
-    if found.solved is Status.OK and gauge.n:
-        return Status.RANK_DEFICIENT
-    return found.solved
+    if found.solved not in (Status.OK, Status.RANK_DEFICIENT):
+        return found.solved
+    if found.unlearns:
+        return Status.REVERSIBLE
+    if found.repeats > _MUCH:
+        return Status.INCOMPLETE
+    return Status.RANK_DEFICIENT if gauge.n else found.solved
+
+
+def _nothing(found: Found, asked: Asked) -> float:
+    """Probability that the weights mean nothing, as far as the draws do not know it yet."""
+    nothing = found.repeats if found.repeats > _MUCH else 0.0
+    # Fits of whole paths, and replay, draw with that in mind. Of few steps nothing was asked that
+    # could have been answered: their intervals take for granted that there is a reward.
+    asks = asked.method.coordinates in (Coordinates.PARAMETERS, Coordinates.FUNCTIONS)
+    if asks and len(found.rates) >= ENOUGH_STEPS and found.gain < CONVINCING:
+        nothing = max(nothing, no_reward(found.gain))
+    return nothing
+
+
+def _doubted(
+    found: Found, gauge: Gauge, asked: Asked, draws: Float | None, covariance: Float | None
+) -> Float | None:
+    """Draws that allow for what the status doubts, in its proportion; as they are if that is nil.
+
+    Without a reward, or with one that the features do not tell, any direction is as likely; where
+    time may run either way, so is the opposite one. What is called significant has to survive that.
+    """
+    nothing = _nothing(found, asked)
+    if covariance is None or not (nothing or found.unlearns):
+        return draws
+    rng, n = np.random.default_rng([asked.seed, 41]), max(asked.method.n_draws, 1000)
+    if draws is None:
+        assert found.spread is not None
+        mean = found.weights / found.size
+        draws = student_draws(mean, covariance, found.spread.freedom, n, rng)
+    draws = draws[rng.integers(0, len(draws), n)]
+    if not found.keeps_scale:
+        draws = unit_rows(draws)
+    if found.unlearns:
+        draws = draws * rng.choice([-1.0, 1.0], (n, 1))
+    size = np.linalg.norm(draws, axis=1, keepdims=True)
+    anything = unit_rows(gauge.project(rng.standard_normal(draws.shape).T).T) * size
+    return np.where(rng.random((n, 1)) < nothing, anything, draws)
 
 
 def _notes(found: Found, asked: Asked, *, known: bool) -> tuple[str, ...]:
@@ -150,6 +194,12 @@ def _notes(found: Found, asked: Asked, *, known: bool) -> tuple[str, ...]:
 def _about_the_fit(found: Found) -> list[str]:
     """Whether single steps are predicted, and whether another rule would have done as well."""
     notes, fit = [], found.fit
+    if found.gain >= CONVINCING and found.repeats > _MUCH:
+        notes.append(
+            f"{found.repeats:.0%} of what the steps have in common is left unexplained again and "
+            "again: a feature is missing, what is wanted changes, or the learner follows another "
+            "rule"
+        )
     cosine = np.nanmedian(fit.cosines)
     if not cosine > max(1.5 * fit.chance, 0.0) and not cosine > 0.9:
         explained = found.gain >= CONVINCING

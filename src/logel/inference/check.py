@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from logel.inference.estimate import RewardEstimate
 from logel.inference.infer import infer_reward
 from logel.inference.plots import plot_checks
 from logel.inference.saved import array, check_format, load_json, plain, read_json
+from logel.inference.status import Status
 from logel.inference.verdict import Finding, Verdict
 from logel.policies.base import Policy
 from logel.types import Progress
@@ -76,19 +77,30 @@ class EstimateChecks:
     @property
     def verdict(self) -> Verdict:
         """That on the estimate; not shown if a control fails."""
-        verdict = self.estimate.verdict
-        if not verdict.shown:
-            return verdict
-        judged = [(one.title, *one.judged(self.estimate)) for one in self.controls]
-        failed = [f"{t}: {why}" for t, outcome, why in judged if outcome is Outcome.FAILED]
-        if failed:
-            return Verdict(Finding.NOT_SHOWN, f"a control fails. {'. '.join(failed)}")
-        passed = sum(outcome is Outcome.PASSED for _, outcome, _ in judged)
-        so_far = "" if self.complete else "; the check was interrupted"
-        reason = (
-            f"{verdict.reason}; controls passed: {passed} of {len(judged)}, none failed{so_far}"
-        )
-        return Verdict(verdict.finding, reason)
+        finding, reason = self.checked.verdict
+        if failed := self._failed:
+            return Verdict(finding, f"{reason}. {'. '.join(failed)}")
+        if finding is not Finding.NOT_SHOWN:
+            outcomes = [outcome for _, outcome, _ in self.rows()]
+            passed = outcomes.count(Outcome.PASSED.value)
+            reason += f"; controls passed: {passed} of {len(outcomes)}, none failed"
+            reason += "" if self.complete else "; the check was interrupted"
+        return Verdict(finding, reason)
+
+    @property
+    def _failed(self) -> list[str]:
+        """Which controls fail and why, if there was anything to fail for."""
+        if not self.estimate.verdict.shown:
+            return []
+        return [f"{t}: {why}" for t, outcome, why in self.rows() if outcome == Outcome.FAILED.value]
+
+    @property
+    def checked(self) -> RewardEstimate:
+        """The estimate after its controls: its status warns if one fails."""
+        if not (failed := self._failed):
+            return self.estimate
+        notes = (*self.estimate.notes, *(f"control failed: {one}" for one in failed))
+        return replace(self.estimate, status=Status.CONTROL_FAILED, notes=notes)
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Title, outcome and reason of every control."""

@@ -19,6 +19,7 @@ from logel.inference.smooth import JointFit, Start, fit_path, fit_random_walk
 from logel.inference.weight_posterior import WeightPosterior, weight_posterior
 from logel.rules.rule import Rule
 from logel.types import Float, Progress
+from logel.workers import SERIAL, Executor
 
 logger = logging.getLogger(__name__)
 # Rounds in which circles come to rest: twelve to thirty in the hardest of seventeen.
@@ -66,6 +67,7 @@ def choose_rule(
     cloned: Float | None = None,
     nulls: Sequence[Rule] | None = None,
     report: Progress | None = None,
+    run: Executor = SERIAL,
 ) -> RuleChoice:
     """Fit all rules and choose by evidence.
 
@@ -80,6 +82,7 @@ def choose_rule(
         nulls: Further accounts without a reward that the chosen rule has to beat, beside the
             random walk and itself with all weights zero; None compares with the walk alone.
         report: Called with (what, done, total).
+        run: What fits rules, several at a time if it can.
     """
     anyone = next(iter(rules.values()))
     walk = fit_random_walk(anyone, start=None if cloned is None else Start(cloned))
@@ -92,8 +95,11 @@ def choose_rule(
     effort = _Effort(report, sum(rounds for rounds, _ in method.heats) * len(running), nulls)
     effort.spend(_WALK_ROUNDS)
     for heat, (rounds, margin) in enumerate(method.heats):
-        for name in running:
-            fits[name] = _continued(rules[name], fits.get(name), walk, cloned, rounds)
+        begun = [(rules[name], fits.get(name)) for name in running]
+        for name, fit in zip(
+            running, run.map(_continued, begun, (walk, cloned, rounds)), strict=True
+        ):
+            fits[name] = fit
             effort.spend(rounds)
         lead = max(gain(name) for name in fits)
         running = [n for n in running if not fits[n].converged and gain(n) >= lead - margin]
@@ -108,7 +114,7 @@ def choose_rule(
         fits[order[0]] = _settled(fits[order[0]])
         order = sorted(fits, key=gain, reverse=True)
     best = fits[order[0]]
-    without = [walk.evidence, *_without_reward(best, walk, nulls, effort)]
+    without = [walk.evidence, *_without_reward(best, walk, nulls, effort, run)]
     return RuleChoice(
         name=order[0],
         fits=fits,
@@ -124,9 +130,10 @@ def prior_cost(name: str, method: Method) -> float:
 
 
 def _continued(
-    rule: Rule, fit: JointFit | None, walk: JointFit, cloned: Float | None, rounds: int
+    common: tuple[JointFit, Float | None, int], begun: tuple[Rule, JointFit | None]
 ) -> JointFit:
     """A rule fitted for some more rounds, from where it stands or from the better start."""
+    (walk, cloned, rounds), (rule, fit) = common, begun
     if fit is not None:
         rule = rule.refreshed(fit.model.as_policy(fit.states))
         return fit_path(rule, max_rounds=rounds, start=fit)
@@ -151,16 +158,22 @@ def _settled(fit: JointFit) -> JointFit:
 
 
 def _without_reward(
-    best: JointFit, walk: JointFit, nulls: Sequence[Rule] | None, effort: _Effort
+    best: JointFit, walk: JointFit, nulls: Sequence[Rule] | None, effort: _Effort, run: Executor
 ) -> Iterator[float]:
     """Evidence of accounts without a reward, beside the random walk's."""
     if nulls is None:
         return
-    for null in nulls:
-        yield fit_path(null, max_rounds=_NULL_ROUNDS, start=walk).evidence
-        effort.spend(_NULL_ROUNDS)
-    yield fit_path(best.model, max_rounds=_WEIGHTLESS_ROUNDS, start=walk, weightless=True).evidence
-    effort.spend(_WEIGHTLESS_ROUNDS)
+    accounts = [*((null, _NULL_ROUNDS) for null in nulls), (best.model, _WEIGHTLESS_ROUNDS)]
+    found = run.map(_account, [(*account, account[0] is best.model) for account in accounts], walk)
+    for (_, rounds), evidence in zip(accounts, found, strict=True):
+        effort.spend(rounds)
+        yield evidence
+
+
+def _account(walk: JointFit, account: tuple[Rule, int, bool]) -> float:
+    """Evidence of a rule fitted for some rounds, with all weights zero or not."""
+    rule, rounds, weightless = account
+    return fit_path(rule, max_rounds=rounds, start=walk, weightless=weightless).evidence
 
 
 def _standing(fits: Mapping[str, JointFit], gain: Callable[[str], float]) -> str:

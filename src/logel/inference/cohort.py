@@ -26,6 +26,7 @@ from logel.inference.path import feature_basis
 from logel.inference.spread import Spread
 from logel.inference.watched import Company, Watched
 from logel.types import Float, Progress
+from logel.workers import SERIAL, Executor
 
 Histories = Sequence[LearningHistory] | Mapping[str, LearningHistory]
 _Result = TypeVar("_Result")
@@ -130,6 +131,7 @@ def infer_each(
     *,
     pool_world: bool,
     report: Progress,
+    run: Executor = SERIAL,
 ) -> Cohort:
     """Fit every learner by itself.
 
@@ -139,6 +141,7 @@ def infer_each(
         fit: How one learner is fitted.
         pool_world: Whether all of them live in one world.
         report: Called with (what, done, total).
+        run: What fits learners, several at a time if it can.
     """
     members = {name: _naming(name, watch, history) for name, history in histories.items()}
     members, still = _looked(members)
@@ -150,7 +153,7 @@ def infer_each(
                 f"{', '.join(first)}: learners must be described by the same features"
             )
     company = Company(tuple(members.values()), pool_world)
-    fitted, silent = _fitted(members, fit, company, report)
+    fitted, silent = _fitted(fit, company, tuple(members), report, run)
     gauge = common_gauge([gauge for _, gauge, _ in fitted.values()])
     if gauge.n == len(first):
         raise IdentificationError(
@@ -182,20 +185,32 @@ def _looked(members: Mapping[str, Watched]) -> tuple[dict[str, Watched], tuple[s
 
 
 def _fitted(
-    members: Mapping[str, Watched], fit: Fit, company: Company, report: Progress
+    fit: Fit, company: Company, names: tuple[str, ...], report: Progress, run: Executor
 ) -> tuple[dict[str, tuple[Found, Gauge, Asked]], tuple[str, ...]]:
     """Fits by name, and the names of learners who show nothing; an error if nobody does."""
     fitted: dict[str, tuple[Found, Gauge, Asked]] = {}
     silent: dict[str, IdentificationError] = {}
-    for i, (name, member) in enumerate(members.items()):
-        try:
-            fitted[name] = _naming(name, fit, replace(member, company=company))
-        except IdentificationError as error:
-            silent[name] = error
-        report("learners", i + 1, len(members))
+    done = run.map(_one_of, enumerate(names), (fit, company))
+    for i, (name, found) in enumerate(zip(names, done, strict=True)):
+        if isinstance(found, IdentificationError):
+            silent[name] = found
+        else:
+            fitted[name] = found
+        report("learners", i + 1, len(names))
     if not fitted:
         raise next(iter(silent.values()))
     return fitted, tuple(silent)
+
+
+def _one_of(
+    common: tuple[Fit, Company], which: tuple[int, str]
+) -> tuple[Found, Gauge, Asked] | IdentificationError:
+    """The fit of one of several learners, or why it shows nothing."""
+    (fit, company), (index, name) = common, which
+    try:
+        return _naming(name, fit, replace(company.members[index], company=company))
+    except IdentificationError as error:
+        return error
 
 
 def _naming(name: str, function: Callable[..., _Result], *arguments: Any) -> _Result:

@@ -256,8 +256,10 @@ def _unwanted(whole: RewardEstimate, variants: Sequence[Variant]) -> Found:
     low, high = found.low[q:], found.high[q:]
     if found.doubt:
         return Outcome.SILENT, f"beside decoys nothing is shown: {found.doubt}"
-    if not np.isfinite([low, high]).all() or (np.abs([low, high]).max(axis=1) == 0).any():
-        return Outcome.SILENT, "decoys cannot be told from the features"
+    # Of no width: inside the gauge. As wide as the largest weight is long: nothing is known.
+    reach = np.abs([low, high]).max(axis=0)
+    if not ((reach > 0) & (reach < np.abs(whole.weights).max())).any():
+        return Outcome.SILENT, "the data do not tell whether decoys are wanted"
     told = listed(
         f"{w:+.2f} ({a:+.2f} to {b:+.2f})"
         for w, a, b in zip(found.weights[q:], low, high, strict=True)

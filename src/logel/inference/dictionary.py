@@ -7,17 +7,17 @@ action, or an action's size. Each pays for what a step led to, and is of order o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from logel.data.stage import Stage
+from logel.data.stage import Signature, Stage, StageSource
 from logel.errors import OptionError
 from logel.inference.watched import Watched
 from logel.policies.base import Policy
-from logel.types import Array, Float
+from logel.rewards.features import feature_names, featured
+from logel.types import Array, FeatureFunction, Float
 
 # States that get an element of their own, the most visited first; actions likewise.
 _MOST_STATES, _MOST_ACTIONS = 200, 12
@@ -187,30 +187,41 @@ def _actions(did: Array, *, discrete: bool) -> tuple[list[str], Array, Float]:
 
 
 @dataclass(frozen=True, eq=False)
-class Widened(Watched):
-    """A history as it is watched, with a dictionary beside the features.
+class _Widened:
+    """Stages whose features have the elements behind them."""
 
-    Attributes:
-        dictionary: The elements.
-    """
+    source: StageSource
+    features: FeatureFunction | None
+    dictionary: Dictionary
 
-    dictionary: Dictionary | None = None
+    def __len__(self) -> int:
+        return len(self.source)
 
-    @property
-    def elements(self) -> Dictionary:
-        """The dictionary, which only the fields before it keep from being compulsory."""
-        assert self.dictionary is not None
-        return self.dictionary
+    def __getitem__(self, index: int, /) -> Stage:
+        stage = featured(self.source[index], self.features, index)
+        assert stage.features is not None
+        beside = self.dictionary(stage.actions, arrivals(stage))
+        return replace(stage, features=np.concatenate([stage.features, beside], axis=1))
 
-    def stages(self) -> Iterator[Stage]:
-        """The stages with both."""
-        for stage in super().stages():
-            assert stage.features is not None
-            beside = self.elements(stage.actions, arrivals(stage))
-            yield replace(stage, features=np.concatenate([stage.features, beside], axis=1))
 
-    @classmethod
-    def beside(cls, watched: Watched, dictionary: Dictionary) -> Widened:
-        """The same history with a dictionary."""
-        kept: dict[str, Any] = {one.name: getattr(watched, one.name) for one in fields(Watched)}
-        return cls(**kept, dictionary=dictionary)
+def widened(watched: Watched, dictionary: Dictionary) -> Watched:
+    """The same history with the elements of a dictionary beside its features."""
+    history = watched.history
+    source = _Widened(history.source, watched.features, dictionary)
+    first = Signature.of(source[0])
+    q = (first.n_features or 0) - len(dictionary)
+    names = feature_names(history, watched.features, q)
+    # What elements are called may be what features are called.
+    inner = tuple(f"{name} (element {j})" for j, name in enumerate(dictionary.names))
+    seen = replace(history, source=source, signature=first, feature_names=(*names, *inner))
+    return replace(watched, history=seen, features=None)
+
+
+def shifted(wide: Watched, offset: Float | None) -> Watched:
+    """The same with constants (q,) taken off the features, and none off the elements."""
+    n = wide.history.signature.n_features or 0
+    return (
+        wide
+        if offset is None
+        else replace(wide, offset=np.append(offset, np.zeros(n - len(offset))))
+    )

@@ -29,6 +29,7 @@ from logel.inference.saved import (
     optional,
     plain,
     read_json,
+    whole,
 )
 from logel.inference.shares import LearnerShare, share_lines
 from logel.inference.status import Status
@@ -360,7 +361,7 @@ class RewardEstimate:
             feature_names=names,
             learning_rates=array(raw["learning_rates"], (m,)),
             covariance=optional(raw["covariance"], (q, q)),
-            degrees_of_freedom=int(raw["degrees_of_freedom"]),
+            degrees_of_freedom=whole("degrees of freedom", raw["degrees_of_freedom"]),
             scale=str(raw["scale"]),
             status=Status[raw["status"]],
             notes=tuple(str(note) for note in raw["notes"]),
@@ -369,7 +370,7 @@ class RewardEstimate:
             method=str(raw["method"]),
             config=dict(raw["config"]),
             objective_trace=array(raw["objective_trace"], (len(raw["objective_trace"]),)),
-            rank=int(raw["rank"]),
+            rank=whole("the rank", raw["rank"]),
             condition=float("inf") if raw["condition"] is None else float(raw["condition"]),
             draws=None if draws is None else finite("draws", draws, (len(draws), q)),
             models={str(k): float(v) for k, v in raw["models"].items()},

@@ -36,6 +36,8 @@ class Found:
         keeps_scale: Whether known rates give the weights a scale.
         evidence: What there is to say beside other learners, in coordinates of the common basis;
             None where the spread says it all.
+        unlearns: Whether the policy lost most of what it had decided when it began.
+        repeats: Share of what the steps have in common that is left again and again.
     """
 
     weights: Float
@@ -53,6 +55,8 @@ class Found:
     gains: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     evidence: Evidence | None = None
+    unlearns: bool = False
+    repeats: float = 0.0
 
     @property
     def size(self) -> float:

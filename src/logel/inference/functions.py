@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from logel.inference.arrow import repeated_in, sketched
 from logel.inference.found import Found, path_words
 from logel.inference.gauge import Gauge, JacobianMoments, explain_grams
 from logel.inference.method import Method
@@ -47,6 +48,8 @@ from logel.worlds.own_episodes import StageJacobian
 
 # Weights from which their own spread can be told well enough to shrink them by it.
 _MANY_WEIGHTS = 10
+# Steps left out together: what a critic has not learnt at one step it lacks at the next one too.
+_TOGETHER = 2
 # Schedules less probable than this, in units of the most probable, are left out.
 _NEGLIGIBLE = 0.01
 
@@ -63,6 +66,7 @@ class FunctionSteps:
         seen: Number of coordinates of each step in which anything was seen, shape (m,).
         weak: What the gauge analysis needs.
         variance_left: Share of the advantages' variance that the critic leaves.
+        shared: Design and movement in coordinates that all steps share, shape (m, k, q + 1).
     """
 
     steps: Steps
@@ -71,6 +75,7 @@ class FunctionSteps:
     seen: npt.NDArray[np.int64]
     weak: JacobianMoments
     variance_left: float
+    shared: Float
 
     @property
     def n_groups(self) -> int:
@@ -126,7 +131,7 @@ def function_steps(
     critics = pooled([s.critic_sums for s in sums], pool)
     everyone = np.arange(n_groups)
     kept = [everyone, *(np.delete(everyone, g) for g in everyone if n_groups > 1)]
-    whole, without, parts, seen, left = [], [], [], [], []
+    whole, without, parts, seen, left, shared = [], [], [], [], [], []
     weak = JacobianMoments.empty(sums[0].own.shape[2])
     for t in range(len(sums) - 1):
         root = _noise_root(sums[t], sums[t + 1], prior_strength)
@@ -136,6 +141,7 @@ def function_steps(
         delta = np.array([_movement(sums[t], sums[t + 1], k, prior_strength) for k in kept])
         design = np.array([_design(sums[t], critics[t], k) for k in kept])
         plain = np.array([sums[t].plain[g].sum(axis=0) / sums[t].counts[g].sum() for g in kept])
+        shared.append(sketched(np.column_stack([design[0], delta[0]])))
         delta, design, plain = delta @ root.T, root @ design, root @ plain
         left.append(_variances(design[1:]) / _variances(plain[1:]))
         whole.append(compress(delta[:1], design[:1], may_rest=True))
@@ -153,6 +159,7 @@ def function_steps(
         seen=np.array(seen),
         weak=weak,
         variance_left=float(np.nanmedian(ratios)) if np.isfinite(ratios).any() else float("nan"),
+        shared=np.stack(shared),
     )
 
 
@@ -278,9 +285,18 @@ class _Weighed(NamedTuple):
 
 
 def find_weights(
-    all_steps: FunctionSteps, gauge: Gauge, rates: Float | None, method: Method, seed: int
+    all_steps: FunctionSteps,
+    gauge: Gauge,
+    rates: Float | None,
+    method: Method,
+    seed: int,
+    *,
+    lagging: bool = False,
 ) -> Found:
-    """Weights, rates and their uncertainty from steps in standard form."""
+    """Weights, rates and their uncertainty from steps in standard form.
+
+    With `lagging`, a critic that we do not have led the learner: steps' disagreement counts too.
+    """
     basis = gauge.identified
     steps = all_steps.projected(basis)
     m = steps.steps.n_steps
@@ -291,6 +307,8 @@ def find_weights(
         among = schedules(m)
     answers, shares, likeliest = _by_schedule(steps, among, method)
     best = _averaged(answers, shares)
+    if lagging:
+        best = best._replace(learner=best.learner + _disagreement(likeliest, best.rates, method))
     weights = basis @ best.weights
     found = Found(
         weights=weights,
@@ -311,6 +329,7 @@ def find_weights(
         condition=best.solution.condition,
         keeps_scale=rates is not None,
         notes=shortness(m),
+        repeats=repeated_in(all_steps.shared, best.rates, weights),
     )
     return replace(found, spread=_spread(found, best, basis, steps.n_groups - 1, method, seed))
 
@@ -389,11 +408,7 @@ def _answer(
     steps: FunctionSteps, rates: Float, method: Method, *, uncertain: bool = True
 ) -> _Weighed:
     """The answer for given rates."""
-    ridge = _penalty(steps.steps, rates, method)
-    noise = _expected_noise(steps, rates, ridge)
-    if not method.debias:
-        # The learner followed the advantages' noise; it did not follow the errors of clones.
-        noise[:, :-1, :-1] = 0.0
+    ridge, noise = _ridge_and_noise(steps, rates, method)
     solution = solve(steps.steps, rates, ridge=ridge)
     weights = solution.weights
     if noise.any():
@@ -405,6 +420,15 @@ def _answer(
         )
     learner = _learner_covariance(steps, noise, rates, weights, ridge)
     return _Weighed(weights, rates, sampling, learner, solution)
+
+
+def _ridge_and_noise(steps: FunctionSteps, rates: Float, method: Method) -> tuple[float, Float]:
+    ridge = _penalty(steps.steps, rates, method)
+    noise = _expected_noise(steps, rates, ridge)
+    if not method.debias:
+        # The learner followed the advantages' noise; it did not follow the errors of clones.
+        noise[:, :-1, :-1] = 0.0
+    return ridge, noise
 
 
 def _cleaned(steps: Steps, noise: Float, rates: Float, ridge: float) -> Float:
@@ -459,6 +483,14 @@ def _learner_covariance(
     # What the penalty hides is as uncertain as the prior it stands for; the rest is the data's.
     hidden = squared / freedom * ridge * inverse @ inverse
     return np.asarray(excess * inverse @ seen @ inverse + hidden)
+
+
+def _disagreement(steps: FunctionSteps, rates: Float, method: Method) -> Float:
+    """Covariance of the weights by leaving out each pair of neighbouring steps in turn."""
+    ridge, noise = _ridge_and_noise(steps, rates, method)
+    pair = np.arange(len(rates)) * max(len(rates) // _TOGETHER, 2) // len(rates)
+    kept = [np.where(pair == p, 0.0, rates) for p in range(pair.max() + 1)]
+    return spread_of(np.stack([_cleaned(steps.steps, noise, some, ridge) for some in kept]))
 
 
 def words(method: Method, basis: Basis, steps: FunctionSteps, *, known: bool, rated: bool) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from logel.data.history import LearningHistory
 from logel.errors import IdentificationError, check_gamma
-from logel.inference.dictionary import Dictionary, Widened
+from logel.inference.dictionary import Dictionary, shifted, widened
 from logel.inference.functions import function_steps
 from logel.inference.gauge import FeatureMoments
 from logel.inference.hidden_path import hear_path
@@ -63,7 +63,7 @@ def find_unexplained(
     )
     look = watched.look
     dictionary = Dictionary.of(watched.stages(), policy)
-    wide = Widened.beside(watched, dictionary)
+    wide = widened(watched, dictionary)
     method = _method(config)
     notes: tuple[str, ...] = ()
     if method.coordinates is Coordinates.PATH:
@@ -74,7 +74,7 @@ def find_unexplained(
         heard = hear_replay(watched, wide, method, look.parameters, weights, learner)
     else:
         heard, notes = _in_functions(wide, look, METHODS["mirror"]), (_NOT_REPLAYED,)
-    return _answer(heard, wide, look, notes)
+    return _answer(heard, wide, dictionary, look, notes)
 
 
 def _method(config: Mapping[str, Any]) -> Method:
@@ -85,10 +85,10 @@ def _method(config: Mapping[str, Any]) -> Method:
     return replace(named, models=None if models is None else tuple(models))
 
 
-def _in_functions(wide: Widened, look: Look, method: Method) -> Heard:
+def _in_functions(wide: Watched, look: Look, method: Method) -> Heard:
     """Policies as functions, which mirror descent moves along advantages."""
     gauge = look.gauge(bootstrap=method.bootstrap)
-    wide = replace(wide, offset=look.seen.moments.offset())
+    wide = shifted(wide, look.seen.moments.offset())
     parameters, path = stage_parameters(wide, look, method)
     steps = function_steps(
         # Advantages need two groups of episodes; nobody asks for intervals.
@@ -97,7 +97,8 @@ def _in_functions(wide: Widened, look: Look, method: Method) -> Heard:
         prior_strength=None if path is None else method.clone.prior_strength,
         rates=wide.history.learning_rates,
     )
-    q, k, p = len(look.names), len(wide.elements), gauge.identified.shape[1]
+    q, p = gauge.identified.shape
+    k = (wide.history.signature.n_features or 0) - q
     both = np.zeros((q + k, p + k))
     both[:q, :p], both[q:, p:] = gauge.identified, np.eye(k)
     rates = wide.history.learning_rates
@@ -110,7 +111,7 @@ def _in_functions(wide: Widened, look: Look, method: Method) -> Heard:
     return Heard(singles, "mirror", float(np.linalg.norm(weights)))
 
 
-def _basis(wide: Widened, look: Look) -> Basis:
+def _basis(wide: Watched, look: Look) -> Basis:
     """Functions that see as much of the world as they may."""
     basis = Basis.choose(wide.policy, StateFeatures.AUTO, look.scale)
     if basis.states is not StateFeatures.LINEAR:
@@ -119,9 +120,11 @@ def _basis(wide: Widened, look: Look) -> Basis:
     return finer if finer.width <= LARGEST_WIDTH else basis
 
 
-def _answer(heard: Heard, wide: Widened, look: Look, notes: tuple[str, ...]) -> Unexplained:
+def _answer(
+    heard: Heard, wide: Watched, elements: Dictionary, look: Look, notes: tuple[str, ...]
+) -> Unexplained:
     """What was heard, beside what was visited."""
-    singles, elements, q = heard.singles, wide.elements, len(look.names)
+    singles, q = heard.singles, len(look.names)
     moments = FeatureMoments()
     for stage in wide.stages():
         moments.add(stage)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from logel.inference.choose import RuleChoice, choose_rule, prior_cost
-from logel.inference.dictionary import Widened
+from logel.inference.dictionary import shifted
 from logel.inference.gauge import check_movement
 from logel.inference.known_path import fit_known_path, step_information
 from logel.inference.method import Method
@@ -35,7 +35,7 @@ _NARROW = 0.3
 _CLOSE = 12.0
 
 
-def hear_path(watched: Watched, wide: Widened, look: Look, method: Method) -> Heard:
+def hear_path(watched: Watched, wide: Watched, look: Look, method: Method) -> Heard:
     """The dictionary in a pooled world, whose path is known or smoothed.
 
     Args:
@@ -45,10 +45,10 @@ def hear_path(watched: Watched, wide: Widened, look: Look, method: Method) -> He
         method: Whose rules are tried.
     """
     names, offset, basis = grounds(watched, method)
-    (q, p), k = basis.shape, len(wide.elements)
-    both = np.zeros((q + k, p + k))
-    both[:q, :p], both[q:, p:] = basis, np.eye(k)
-    worlds = Worlds(replace(wide, offset=offset), both, look.fewest)
+    (q, p), n = basis.shape, wide.history.signature.n_features or 0
+    both = np.zeros((n, p + n - q))
+    both[:q, :p], both[q:, p:] = basis, np.eye(n - q)
+    worlds = Worlds(shifted(wide, offset), both, look)
     if look.parameters is None:
         return _smoothed(worlds, names, method, basis)
     return _known(worlds, names, method, basis, look.parameters)

@@ -15,7 +15,6 @@ import numpy as np
 from scipy.special import logsumexp
 
 from logel.errors import OptionError
-from logel.inference.dictionary import Widened
 from logel.inference.method import Method
 from logel.inference.null import ENOUGH_STEPS
 from logel.inference.replayed import course_of, learners_of
@@ -40,7 +39,7 @@ _TRIED, _PARTS, _LONGEST, _RIDGE = 8, (1.0, 0.5), 2.0, 0.01
 
 def hear_replay(
     watched: Watched,
-    wide: Widened,
+    wide: Watched,
     method: Method,
     parameters: Float,
     weights: Float,
@@ -157,7 +156,8 @@ class _Around:
         n, size = min(m, _STEPS), float(np.linalg.norm(named))
         centre = np.append(named, np.zeros(len(replay.scale) - len(named)))
         middles = replay.middles(centre, _FATES, m)
-        effects = replay.effects(centre, size / len(centre) ** 0.5 * np.eye(len(centre)), n)
+        root = size / len(centre) ** 0.5 * np.eye(len(centre))
+        effects, _ = replay.effects(centre, root, n)
         observed = np.stack(replay.course.observed[:m])
         # Steps count alike, however far the learner went in them.
         sizes = (observed**2).sum(axis=1) + replay.usual
@@ -196,11 +196,13 @@ class _Around:
 
     def losses(self, replay: Replay, rewards: Float) -> Float:
         """Share of every step's movement that rewards (c, q + k) leave, (c, m)."""
-        fates, m = Fates(replay, len(rewards), 2), len(replay.course)
+        fates, m = Fates(replay, [0, 1] * len(rewards)), len(replay.course)
+        copies = np.repeat(rewards, 2, axis=0)
         left = np.zeros((len(rewards), m))
         for t in range(m):
             observed = replay.course.observed[t]
-            off = fates.moved(t, rewards[:, None]).mean(axis=1) - observed
+            moved = fates.moved(t, copies).reshape(len(rewards), 2, -1)
+            off = moved.mean(axis=1) - observed
             left[:, t] = (off**2).sum(axis=1) / (observed @ observed + replay.usual)
             replay.progress("trying elements", t + 1, m)
         return left

@@ -17,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from logel.data.contents import Kept
 from logel.data.history import LearningHistory
+from logel.data.settings import LearnerSettings
 from logel.errors import IdentificationError, OptionError
 from logel.inference.answer import Asked, CloneFacts, answer
 from logel.inference.arguments import settled
@@ -36,13 +38,14 @@ from logel.inference.passes import basis_sums, stage_parameters
 from logel.inference.path import find_along_path, path_applies
 from logel.inference.replayed import find_by_replay, replay_applies
 from logel.inference.shared import shared_estimate
-from logel.inference.watched import Look, Watched, naming
+from logel.inference.watched import Look, Watched, naming, unheard
 from logel.policies.base import Policy
 from logel.replay.learner import Learner
 from logel.rules.functions import Basis
 from logel.rules.rates import Rates
 from logel.threads import limited_threads
 from logel.types import FeatureFunction, Progress
+from logel.workers import SERIAL, Executor, Workers, opened
 from logel.worlds.known import KnownWorld, known_world
 
 __all__ = ["METHODS", "Method", "compare_groups", "infer_group", "infer_reward"]
@@ -66,6 +69,7 @@ def infer_reward(
     pool_world: bool = True,
     progress: Progress | None = None,
     world: KnownWorld | Any = None,
+    workers: int | Workers | Executor = 1,
 ) -> RewardEstimate:
     """Recover the reward weights of a learner from its history, or those that several share.
 
@@ -100,16 +104,19 @@ def infer_reward(
         world: What every action leads to, for tables and method "joint": a map of successors
             (S, A), probabilities (S, A, S) or sparse (S A, S), or a `KnownWorld`, which can say
             more. What is not given is counted.
+        workers: How many processes compute at a time, or where on a cluster (`Workers`; opened
+            once, they serve many answers). The answer is the same to the last bit.
     """
     policy, gamma = settled(history, policy, gamma, known=use_parameters)
     asked = _Request(
         *(policy, gamma, method, features, use_parameters, intervals, seed, learner, world)
     )
-    report = progress or _say_nothing
-    if isinstance(history, LearningHistory):
-        found, gauge, facts = asked.one(asked.watched(history, report))
-        return answer(found, gauge, facts)
-    return shared_estimate(asked.several(history, pool_world, report))
+    report = progress or unheard
+    with opened(workers) as run:
+        if isinstance(history, LearningHistory):
+            found, gauge, facts = asked.one(asked.watched(history, report, run))
+            return answer(found, gauge, facts)
+        return shared_estimate(asked.several(history, pool_world, report, run))
 
 
 @limited_threads()
@@ -126,6 +133,7 @@ def infer_group(
     pool_world: bool = True,
     progress: Progress | None = None,
     world: KnownWorld | Any = None,
+    workers: int | Workers | Executor = 1,
 ) -> GroupEstimate:
     """Recover the weights of learners that resemble each other: a mean, a spread, and each one's.
 
@@ -145,10 +153,12 @@ def infer_group(
         pool_world: Whether they live in one world.
         progress: Called with (what, done, total) during long work.
         world: What is known of the world or, if each has one of its own, of all of them.
+        workers: How many processes fit learners at a time.
     """
     policy, gamma = settled(histories, policy, gamma, known=use_parameters)
     asked = _Request(*(policy, gamma, method, features, use_parameters, True, seed, learner, world))
-    return group_estimate(asked.several(histories, pool_world, progress or _say_nothing))
+    with opened(workers) as run:
+        return group_estimate(asked.several(histories, pool_world, progress or unheard, run))
 
 
 @limited_threads()
@@ -167,6 +177,7 @@ def compare_groups(
     pool_world: bool = True,
     progress: Progress | None = None,
     world: KnownWorld | Any = None,
+    workers: int | Workers | Executor = 1,
 ) -> Contrast:
     """How the weights of two groups differ; `Contrast.of` compares groups inferred before.
 
@@ -184,6 +195,7 @@ def compare_groups(
         pool_world: Whether all learners of both groups live in one world.
         progress: Called with (what, done, total) during long work.
         world: What is known of the world or, if each has one of its own, of all of them.
+        workers: How many processes fit learners at a time.
     """
     groups = named_histories(first), named_histories(second)
     everyone = {
@@ -193,7 +205,8 @@ def compare_groups(
         raise OptionError(f"the groups need different names, not {names[0]!r} twice")
     policy, gamma = settled(everyone, policy, gamma, known=use_parameters)
     asked = _Request(*(policy, gamma, method, features, use_parameters, True, seed, learner, world))
-    cohort = asked.several(everyone, pool_world, progress or _say_nothing)
+    with opened(workers) as run:
+        cohort = asked.several(everyone, pool_world, progress or unheard, run)
     one, other = (group_estimate(cohort.called(f"{name}: ")) for name in names)
     return Contrast.of(one, other, names=names, seed=seed)
 
@@ -212,18 +225,23 @@ class _Request:
     learner: Learner | None
     world: KnownWorld | Any
 
-    def watched(self, history: LearningHistory, report: Progress) -> Watched:
+    def watched(
+        self, history: LearningHistory, report: Progress = unheard, run: Executor = SERIAL
+    ) -> Watched:
         """A history as it is to be looked at."""
         if len(history) < 2:
             raise IdentificationError(
                 f"the history has {len(history)} stage: at least two are needed to see the "
                 "learner move"
             )
+        if not isinstance(history.source, tuple):
+            history = replace(history, source=Kept(history.source))
         history, policy, features = allowing(history, self.policy, self.features)
         return Watched(
             *(history, policy, self.gamma, features, self.use_parameters),
             *(self.intervals, self.seed, report),
             world=None if self.world is None else known_world(self.world, policy)[0],
+            run=run,
         )
 
     def one(self, watched: Watched) -> tuple[Found, Gauge, Asked]:
@@ -257,7 +275,9 @@ class _Request:
         )
         return found, gauge, facts
 
-    def several(self, histories: Histories, pool_world: bool, report: Progress) -> Cohort:
+    def several(
+        self, histories: Histories, pool_world: bool, report: Progress, run: Executor
+    ) -> Cohort:
         """What each of several histories shows."""
         named = named_histories(histories)
         policy = allowing_all(named, self.policy) if pool_world else self.policy
@@ -265,10 +285,11 @@ class _Request:
         sure = replace(self, policy=policy, intervals=True)
         cohort = infer_each(
             named,
-            lambda history: sure.watched(history, _say_nothing),
+            sure.watched,
             sure.one,
             pool_world=pool_world,
             report=report,
+            run=run,
         )
         return replace(cohort, intervals=self.intervals)
 
@@ -280,10 +301,6 @@ def _contradicted(watched: Watched) -> tuple[str, ...]:
     given, table = known_world(watched.world, watched.policy)
     note = given.check(watched.stages(), table)
     return () if note is None else (note,)
-
-
-def _say_nothing(what: str, done: int, total: int) -> None:
-    """The progress of one among many."""
 
 
 def _choose(method: str | Method, watched: Watched, learner: Learner | None) -> tuple[str, Method]:
@@ -334,13 +351,12 @@ def _in_parameters(watched: Watched, look: Look, method: Method) -> _Outcome:
         seed=watched.seed,
     )
     rates = watched.history.learning_rates
-    for t, stage in enumerate(watched.stages()):
+    clones = [None] * len(parameters) if path is None else path.clones
+    known = zip(parameters, clones, strict=True)
+    for t, record in enumerate(watched.each(steps.recorder, known, "Jacobians")):
         rate = None if rates is None or t == 0 else float(rates[t - 1])
         with naming(t):
-            steps.add(stage, parameters[t], None if path is None else path.clones[t], rate)
-        n, rows = stage.n_episodes, stage.n_steps
-        logger.info("stage %d: Jacobian from %d episodes, %d steps", t, n, rows)
-        watched.report("Jacobians", t + 1, len(watched.history))
+            steps.take(record, rate)
     gauge = steps.with_weak(gauge)
     return steps.find(gauge, watched.report), gauge, method, CloneFacts.of_path(path)
 
@@ -369,10 +385,13 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
             "the policies do not move between stages: there is nothing to explain"
         )
     gauge = replace(gauge, weak=steps.weak.weak_directions(gauge.identified))
-    found = find_weights(steps, gauge, rates, method, watched.seed)
+    # A critic of the learner's own that was never seen, and learnt from other episodes.
+    lagging = LearnerSettings.of(history) is not None and not history.own_episodes
+    found = find_weights(steps, gauge, rates, method, watched.seed, lagging=lagging)
     found = replace(
         found, words=words(method, basis, steps, known=path is None, rated=rates is not None)
     )
     if not (watched.intervals and (path is None or method.tellable)):
         found = replace(found, spread=None)
+    found = replace(found, unlearns=look.unlearns(watched.policy, parameters))
     return found, gauge, method, CloneFacts.of_path(path)

@@ -1,10 +1,10 @@
 """Weights from a path of known policies, under a learner model in the pooled world.
 
 With the states known, each step is a linear regression of its movement on the model's design. The
-noise of the movement has the model's shape and a size of its own at every step; both are refreshed
-until they settle (feasible generalised least squares). Uncertainty has two sources: the learner's
-own noise, seen in how much the steps disagree (a sandwich over steps), and the world model's, seen
-by leaving groups of episodes out of it.
+noise of the movement has the model's shape, and a size that runs with the squared rate and a power
+of time; both are refreshed until they settle (feasible generalised least squares). Uncertainty has
+two sources: the learner's own noise, seen in how much the steps disagree (a sandwich over steps),
+and the world model's, seen by leaving groups of episodes out of it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ import numpy as np
 from logel.inference.rounds import in_products
 from logel.rules.rule import Rule
 from logel.types import Float
+
+# Of time, that a learner's noise may run with beside its rate: batches that grow, gradients that
+# shrink.
+_POWERS = np.arange(-40, 41) / 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +75,7 @@ def fit_known_path(
             move = np.zeros_like(move)
         parameters = parameters + move
         if done > 0:
-            sizes = _step_sizes(misfit * sizes / noise)
+            sizes = _step_sizes(misfit * sizes / noise, model.rates_of(parameters, m))
         if done > 3 and np.abs(move).max() < 1e-8 * (1 + np.abs(parameters).max()):
             break
     scores = np.einsum("mdp,md->mp", weighted, error) / noise
@@ -142,9 +146,19 @@ class _Steps(NamedTuple):
         )
 
 
-def _step_sizes(misfit: Float) -> Float:
-    """Relative noise size of every step, smoothed over five neighbours."""
-    window = np.ones(min(5, len(misfit)))
-    smooth = np.convolve(misfit, window, "same") / np.convolve(np.ones(len(misfit)), window, "same")
-    mean = max(float(smooth.mean()), 1e-300)  # steps may fit exactly
-    return np.asarray(np.maximum(smooth, 1e-3 * mean) / mean)
+def _step_sizes(misfit: Float, rates: Float) -> Float:
+    """Relative noise variance of every step: its squared rate times a power of time, of mean one.
+
+    One number is fitted, not one per step. A step that happened to stray would otherwise count for
+    less, and the steps in which nobody came by a rare place stray least of all: the weights of what
+    is rarely met shrank, the more the longer one watched.
+    """
+    m = len(misfit)
+    running = np.maximum(rates**2, 1e-300)
+    times = (1.0 + np.arange(m)) ** _POWERS[:, None] * running / running.mean()
+    # Misfits are sums of many squares: the likelihood of gamma variables, their scale put where it
+    # is largest.
+    loss = m * np.log((misfit / times).mean(axis=1) + 1e-300) + np.log(times).sum(axis=1)
+    best = times[np.argmin(loss)]
+    mean = float(best.mean())
+    return np.asarray(np.maximum(best, 1e-6 * mean) / mean)

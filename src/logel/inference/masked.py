@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from logel.data.contents import elsewhere
 from logel.data.history import LearningHistory
 from logel.data.stage import Signature, Stage, StageSource
 from logel.errors import OptionError
@@ -27,6 +28,11 @@ class _Masked:
 
     def __getitem__(self, index: int, /) -> Stage:
         return with_masks_behind(featured(self.source[index], self.features, index))
+
+    def elsewhere(self) -> _Masked | None:
+        """For another process to read, if it can."""
+        source = elsewhere(self.source)
+        return None if source is None else _Masked(source, self.features)
 
 
 def allowing(

@@ -1,5 +1,7 @@
 """One round of the smoother in products, for states too many to be put into matrices.
 
+(Rules that go through values alone need neither; see `by_values`.)
+
 With K the prior covariance of the path and H the root of the information in the actions, all that a
 round wants to know is about A = 1 + H K H (a column per stage and coordinate):
 

@@ -12,12 +12,15 @@ intervals. So the same object serves a whole history and a learner that is watch
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from logel.data.stage import Stage
 from logel.errors import HistoryError
+from logel.inference.arrow import less_decided, repeated_in, sketched
 from logel.inference.found import Found, path_words
 from logel.inference.gauge import Gauge, JacobianMoments, explain_grams
 from logel.inference.method import Method
@@ -43,10 +46,22 @@ from logel.inference.steps import Steps, joined
 from logel.policies.base import Policy
 from logel.policies.cloning import Clone
 from logel.rules.rates import Rates
-from logel.types import Float, Progress
+from logel.types import Array, Float, Progress
 
 # A movement smaller than this is what rounding leaves of a converged fit.
 _STILL = 1e-9
+
+
+def _recorded(
+    policy: Policy,
+    method: Method,
+    stage: Stage,
+    known: tuple[Float, Clone | None],
+    *,
+    gamma: float,
+    n: int,
+) -> StageRecord:
+    return record_stage(stage, policy, *known, method, gamma=gamma, n_groups=n)
 
 
 @dataclass
@@ -107,30 +122,28 @@ class ParameterSteps:
         self._levels: list[_Level] = []
         self._grams: list[Float] = []
         self._seen: list[int] = []
+        # Design and movement of every step, to see what comes back; the ends of the history.
+        self._sketches: list[Float] = []
+        self._ends: list[tuple[Array, Float]] = []
 
     @property
     def _replicated(self) -> bool:
         """Whether something asks for replicates."""
         return self.n_groups > 2 and (self.wanted or self.method.debias == "auto")
 
-    def add(
-        self, stage: Stage, parameters: Float, cloned: Clone | None, rate: float | None = None
-    ) -> None:
-        """Take in a stage with features, and the step that led to it at a known or unknown rate."""
-        record = record_stage(
-            stage,
-            self.policy,
-            parameters,
-            cloned,
-            self.method,
-            gamma=self.gamma,
-            n_groups=self.n_groups,
-        )
-        if record.sample.n_groups < self.n_groups:
+    @property
+    def recorder(self) -> Callable[[Stage, tuple[Float, Clone | None]], StageRecord]:
+        """Makes a record of a stage with features, its parameters and its clone, if it has one."""
+        return partial(_recorded, self.policy, self.method, gamma=self.gamma, n=self.n_groups)
+
+    def take(self, record: StageRecord, rate: float | None = None) -> None:
+        """Take in a stage, and the step that led to it at a known or unknown rate."""
+        if (n := record.sample.n_groups) < self.n_groups:
             raise HistoryError(
-                f"{stage.n_episodes} episodes cannot be split into the {self.n_groups} groups of "
+                f"{n} episodes cannot be split into the {self.n_groups} groups of "
                 "the stages before: observe as many in every stage, or lower n_groups"
             )
+        self._ends = [*self._ends[:1], (record.seen, record.sample.parameters)]
         if self._last is not None:
             self._add_step(self._last, record, rate)
         self._last = record
@@ -146,6 +159,7 @@ class ParameterSteps:
         self.weak.add(first.design, 1.0 if rate is None else rate)
         both = np.column_stack([first.design.mean, delta])
         self._grams.append(IdentityMetric().grams(both))
+        self._sketches.append(sketched(both))
         # Parameters that no episode speaks of and that stay where they are say nothing about the
         # direction of the rest: states of a table that nobody visits.
         moves, predicted = np.abs(delta) > _STILL, first.design.mean.any(axis=1)
@@ -214,11 +228,17 @@ class ParameterSteps:
             condition=solution.condition,
             keeps_scale=rates is not None,
             spread=spread,
+            unlearns=self._unlearns(),
+            repeats=repeated_in(np.stack(self._sketches), solution.learning_rates, found.weights),
             notes=(
                 *shortness(len(self._grams)),
                 *([found.noise_note()] if self.method.debias else []),
             ),
         )
+
+    def _unlearns(self) -> bool:
+        (first, start), (last, end) = self._ends
+        return less_decided(self.policy, (start, end), (first, last))
 
     def _best_level(self, gauge: Gauge, rates: Float | None) -> Regression:
         """The steps solved at the noise level under which the movements are most likely."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import logging
+from functools import partial
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 
+from logel.data.stage import Stage
 from logel.inference.method import Method
-from logel.inference.watched import Look, Watched, naming
+from logel.inference.watched import Look, Watched
 from logel.policies.cloning import ClonedPath, known_or_cloned
 from logel.rules.functions import Basis, StageSums, stage_sums
 from logel.types import Float
-
-logger = logging.getLogger(__name__)
 
 
 def stage_parameters(
@@ -28,6 +29,7 @@ def stage_parameters(
         use_parameters=False,
         rng=np.random.default_rng(watched.seed),
         progress=watched.report,
+        run=watched.run,
     )
 
 
@@ -35,22 +37,19 @@ def basis_sums(
     watched: Watched, basis: Basis, parameters: Float, method: Method
 ) -> list[StageSums]:
     """Every stage in the basis, streamed."""
-    result = []
-    for t, stage in enumerate(watched.stages()):
-        with naming(t):
-            result.append(
-                stage_sums(
-                    basis,
-                    stage,
-                    parameters[t],
-                    parameters[t + 1] if t + 1 < len(parameters) else None,
-                    gamma=watched.gamma,
-                    trace=method.trace,
-                    bootstrap=method.bootstrap,
-                    n_groups=method.n_groups,
-                )
-            )
-        n, rows = stage.n_episodes, stage.n_steps
-        logger.info("stage %d: advantages from %d episodes, %d steps", t, n, rows)
-        watched.report("advantages", t + 1, len(watched.history))
-    return result
+    work = partial(
+        _stage_sums,
+        basis,
+        gamma=watched.gamma,
+        trace=method.trace,
+        bootstrap=method.bootstrap,
+        n_groups=method.n_groups,
+    )
+    return list(watched.each(work, zip_longest(parameters, parameters[1:]), "advantages"))
+
+
+def _stage_sums(
+    basis: Basis, stage: Stage, policies: tuple[Float, Float | None], **options: Any
+) -> StageSums:
+    """One stage in the basis, with its policy and the next one."""
+    return stage_sums(basis, stage, *policies, **options)

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from scipy.special import logsumexp
 
 from logel.data.stage import Stage
 from logel.errors import IdentificationError, OptionError
+from logel.inference.arrow import repeated_share
 from logel.inference.choose import RuleChoice, choose_rule, prior_cost
 from logel.inference.direction import Account, Evidence, student_accounts
 from logel.inference.found import Found
@@ -23,10 +26,10 @@ from logel.inference.gauge import FAR_LEVEL, Fit, Gauge, check_movement, explain
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.more_data import Planning
-from logel.inference.null import no_reward
+from logel.inference.null import CONVINCING, no_reward
 from logel.inference.rolled import reweighed
 from logel.inference.smooth import JointFit, expected_covariance, fit_path
-from logel.inference.spread import Spread, spread_of, student_draws
+from logel.inference.spread import Spread, spread_of, student_draws, unit_rows
 from logel.inference.status import Status
 from logel.inference.watched import Look, Watched
 from logel.policies.base import Policy
@@ -36,6 +39,7 @@ from logel.rules.catalogue import RULES
 from logel.rules.rule import Rule
 from logel.rules.values import DriftingValues
 from logel.types import Float
+from logel.workers import SERIAL
 from logel.worlds.base import World
 from logel.worlds.choose import pooler
 from logel.worlds.legal import one_width
@@ -82,7 +86,7 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
         )
     names, offset, basis = grounds(watched, method)
     watched = replace(watched, offset=offset)
-    worlds = Worlds(watched, basis, look.fewest)
+    worlds = Worlds(watched, basis, look)
     rng = np.random.default_rng(watched.seed)
     known = look.parameters
     if known is None:
@@ -100,7 +104,11 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     if found.spread is not None:
         draws = _or_no_reward(found.gain, basis, draw(method.n_draws, rng), rng)
         draws = draws - (draws @ gauge.directions.T) @ gauge.directions
-        found = replace(found, spread=replace(found.spread, draws=draws))
+        # A table of few visits leaves much open; its intervals say so, without a reason for each.
+        said = () if policy.tabular or found.gain < CONVINCING else left_open(gauge, draws)
+        found = replace(
+            found, spread=replace(found.spread, draws=draws), notes=(*found.notes, *said)
+        )
     return found, gauge
 
 
@@ -125,6 +133,26 @@ def feature_basis(gauge: Gauge, ranges: Float) -> Float:
     if gauge.n:
         basis = np.linalg.svd(gauge.directions * ranges, full_matrices=True)[2][gauge.n :].T
     return np.asarray(basis / ranges[:, None])
+
+
+def left_open(gauge: Gauge, draws: Float) -> tuple[str, ...]:
+    """A note on features that may as well be paid for as pay, and much, for all the steps say.
+
+    Such is effort where a gain starts at zero: it has no gradient there, as it is least.
+    """
+    low, high = np.quantile(unit_rows(draws), [0.025, 0.975], axis=0)
+    most = np.sqrt(np.clip(1 - (gauge.directions**2).sum(axis=0), 0, None))
+    # Half of all that a weight can be, either way.
+    wide = (most > 1e-6) & (np.minimum(-low, high) > most / 2)
+    if not wide.any() or wide.all():
+        return ()
+    named = ", ".join(
+        f"'{gauge.feature_names[j]}' ({low[j]:.2f} to {high[j]:.2f})" for j in np.flatnonzero(wide)
+    )
+    return (
+        f"left open, whether it is paid for or pays: {named}. Where the policies were, that makes "
+        "hardly a difference to how they move",
+    )
 
 
 def _life_goes_on(policy: Policy, names: Iterable[str]) -> bool | None:
@@ -166,8 +194,8 @@ def _or_no_reward(gain: float, basis: Float, draws: Float, rng: np.random.Genera
 class Worlds:
     """Builds the world a policy family acts in, with all episodes or without some of them."""
 
-    def __init__(self, watched: Watched, basis: Float, fewest: int) -> None:
-        self.watched, self.basis, self.fewest = watched, basis, fewest
+    def __init__(self, watched: Watched, basis: Float, look: Look) -> None:
+        self.watched, self.basis, self.look, self.fewest = watched, basis, look, look.fewest
         history, policy, company = watched.history, watched.policy, watched.company
         if company is None or not company.pools:
             self._company = None
@@ -177,6 +205,13 @@ class Worlds:
         self._company, self.fewest = company, company.fewest
         own = company.pool(watched.stages(), basis)
         self.world = company.world(own, basis, watched.offset, None, 0)
+
+    @property
+    def elsewhere(self) -> Worlds:
+        """The same for another process."""
+        there = copy(self)
+        there.watched = self.watched.elsewhere
+        return there
 
     def _pool(self, stages: Iterable[Stage]) -> World:
         return self._pooled(stages).with_features(self.basis)
@@ -223,6 +258,7 @@ def _smoothed(
         use_parameters=False,
         rng=np.random.default_rng(watched.seed),
         progress=watched.report,
+        run=watched.run,
     )
     if (path == path[0]).all():
         raise IdentificationError(
@@ -231,16 +267,12 @@ def _smoothed(
         )
     rules = {name: worlds.rule(name, worlds.world) for name in names}
     nulls = worlds.nulls() if watched.intervals else None
-    choice = choose_rule(rules, method, cloned=path, nulls=nulls, report=watched.report)
+    choice = choose_rule(
+        rules, method, cloned=path, nulls=nulls, report=watched.report, run=watched.run
+    )
     fit, without = choice.fit, np.zeros((0, basis.shape[1]))
     if watched.intervals:
-
-        def shifted(world: World) -> Float:
-            rule = worlds.rule(choice.name, world)
-            if fit.draws is not None:
-                return reweighed(fit, rule)
-            return fit_path(rule, max_rounds=1, start=fit, weights_only=True).weights
-
+        shifted = partial(_smoothed_in, choice.name, fit)
         without = _without_groups(worlds, fit.model.as_policy(fit.states), shifted)
     noise = spread_of(without) if len(without) else np.zeros((basis.shape[1],) * 2)
     back = worlds.outward(fit.model, fit.model.as_policy(fit.states), fit.parameters)
@@ -259,8 +291,24 @@ def _smoothed(
         keeps_scale=False,
         spread=Spread(planning=_plan(fit, noise, back)) if watched.intervals else None,
         evidence=_evidence(choice, without, basis) if watched.company is not None else None,
+        unlearns=worlds.look.unlearns(watched.policy, path),
+        repeats=_repeated(choice.fit, path),
     )
     return found, lambda n, rng: _averaged_draws(choice, noise, n, rng) @ back.T
+
+
+def _smoothed_in(name: str, fit: JointFit, worlds: Worlds, world: World) -> Float:
+    """Weights (q,) that a fit goes to in another world."""
+    rule = worlds.rule(name, world)
+    if fit.draws is not None:
+        return reweighed(fit, rule)
+    return fit_path(rule, max_rounds=1, start=fit, weights_only=True).weights
+
+
+def _regressed_in(name: str, states: Float, worlds: Worlds, world: World) -> Float:
+    """Weights (q,) that regressing on a known path gives in another world."""
+    fit = fit_known_path(worlds.rule(name, world), states, max_rounds=6)
+    return fit.parameters[: worlds.basis.shape[1]]
 
 
 def _evidence(choice: RuleChoice, without: Float, basis: Float) -> Evidence:
@@ -280,6 +328,14 @@ def _evidence(choice: RuleChoice, without: Float, basis: Float) -> Evidence:
         moved=without - choice.fit.weights if len(without) else without,
         basis=basis,
     )
+
+
+def _repeated(fit: JointFit, cloned: Float) -> float:
+    """What the rule leaves of the clones' movement that comes back."""
+    model, states = fit.model, fit.states[:-1]
+    predicted = model.as_policy(model.following(states, fit.parameters)) - model.as_policy(states)
+    moved = np.diff(cloned, axis=0)
+    return repeated_share(moved, moved - predicted)
 
 
 def _explained(choice: RuleChoice) -> Fit:
@@ -362,11 +418,7 @@ def _regressed(
     q = basis.shape[1]
     replicates = np.zeros((0, q))
     if watched.intervals:
-
-        def shifted(world: World) -> Float:
-            return fit_known_path(worlds.rule(best, world), states, max_rounds=6).parameters[:q]
-
-        replicates = _without_groups(worlds, states, shifted)
+        replicates = _without_groups(worlds, states, partial(_regressed_in, best, states))
     extra = spread_of(replicates) if len(replicates) else np.zeros((q, q))
     freedom = max(fit.degrees_of_freedom, 3)
     following = rule.following(states[:-1], fit.parameters)
@@ -395,6 +447,8 @@ def _regressed(
             replicates - fit.parameters[:q] if len(replicates) else replicates,
             basis,
         ),
+        unlearns=worlds.look.unlearns(watched.policy, rule.as_policy(states)),
+        repeats=repeated_share(np.diff(states, axis=0), states[1:] - following),
     )
     return (
         found,
@@ -404,18 +458,30 @@ def _regressed(
     )
 
 
-def _without_groups(worlds: Worlds, policies: Float, shifted: Callable[[World], Float]) -> Float:
+def _without_groups(
+    worlds: Worlds, policies: Float, shifted: Callable[[Worlds, World], Float]
+) -> Float:
     """Weights with each group of episodes left out of the world model, shape (g, q).
 
     Args:
         worlds: Builds the world without a group.
         policies: The path, shape (m + 1, d).
-        shifted: The weights (q,) that the fit goes to in another world.
+        shifted: The weights (q,) that the fit goes to in another world of these.
     """
     n_groups, q = worlds.n_groups(), worlds.basis.shape[1]
     logger.info("intervals: the world model without each of %d groups of episodes", n_groups)
-    replicates = [np.zeros((0, q))]
-    for g in range(n_groups):
-        replicates.append(shifted(worlds.without(g, n_groups, policies))[None])
-        worlds.watched.report("intervals", g + 1, n_groups)
+    replicates, watched = [np.zeros((0, q))], worlds.watched
+    # What travels does not report; here it is the object that all groups share, sums kept.
+    there = worlds if watched.run is SERIAL else worlds.elsewhere
+    for weights in watched.run.map(_without, range(n_groups), (there, n_groups, policies, shifted)):
+        replicates.append(weights[None])
+        watched.report("intervals", len(replicates) - 1, n_groups)
     return np.concatenate(replicates)
+
+
+def _without(
+    common: tuple[Worlds, int, Float, Callable[[Worlds, World], Float]], group: int
+) -> Float:
+    """Weights (q,) without one group of episodes."""
+    worlds, n_groups, policies, shifted = common
+    return shifted(worlds, worlds.without(group, n_groups, policies))

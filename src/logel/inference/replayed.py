@@ -67,7 +67,9 @@ def replay_applies(watched: Watched) -> bool:
     first = history[0]
     settings = LearnerSettings.of(history)
     if not history.own_episodes:
-        return False  # other episodes' noise is more than replay can tell from a reward as yet
+        return (
+            False  # closer than mirror on most runs, but not yet known to be sure only when right
+        )
     if settings is None or first.parameters is None or first.last_observations is None:
         return False
     return StackedLearner.of(settings, policy, _n_inputs(first.observations, policy)) is not None

@@ -93,3 +93,11 @@ def finite(what: str, values: Any, shape: tuple[int, ...]) -> Float:
 def optional(values: Any, shape: tuple[int, ...]) -> Float | None:
     """The same, or None for null."""
     return None if values is None else array(values, shape)
+
+
+def whole(what: str, value: Any) -> int:
+    """A count; one that no computation can use is none."""
+    found = int(value)
+    if abs(found) > 2**53:
+        raise ValueError(f"{what} must lie within 2**53")
+    return found

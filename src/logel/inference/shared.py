@@ -248,8 +248,9 @@ def _status(
     """Trust comes first, then how most of the evidence was come by, then what cannot be told."""
     if reward_gain(stack, log_evidence) < CONVINCING:
         return Status.UNEXPLAINED
-    for failed in (Status.NOT_CONVERGED, Status.RATES_AT_BOUND):
-        bad = [s.found.solved is failed for s in cohort.singles]
+    bad_ends = (Status.NOT_CONVERGED, Status.RATES_AT_BOUND, Status.REVERSIBLE, Status.INCOMPLETE)
+    for failed in bad_ends:
+        bad = [failed in (s.found.solved, s.estimate.status) for s in cohort.singles]
         if sum(one.share for one, is_bad in zip(shares, bad, strict=True) if is_bad) > 0.5:
             return failed
     return Status.RANK_DEFICIENT if cohort.gauge.n else Status.OK

@@ -30,10 +30,14 @@ _TRUSTED = (Status.OK, Status.RANK_DEFICIENT)
 _DOUBTS = {
     Status.UNEXPLAINED: "no reward made of these features explains how the learner moved better "
     "than wanting nothing does",
+    Status.REVERSIBLE: "the learner loses most of what it had decided: one that wants the "
+    "opposite, read backwards, looks the same",
+    Status.INCOMPLETE: "something that these features do not tell moves the learner at every step",
     Status.OUT_OF_SCALE: "weights or intervals are no usable numbers",
     Status.NOT_CONVERGED: "the fit stopped before it converged",
     Status.RATES_AT_BOUND: "the learner did not move the way any reward made of these features "
     "would move it",
+    Status.CONTROL_FAILED: "a control fails",
 }
 # Of a learner whose own update was replayed, where that says something else.
 _REPLAY_DOUBTS = {

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from logel.data.contents import elsewhere
 from logel.data.history import LearningHistory
-from logel.data.stage import Stage
+from logel.data.stage import Stage, StageSource
 from logel.errors import IdentificationError, LogelError, OptionError
+from logel.inference.arrow import SOME_ROWS, less_decided
 from logel.inference.deviations import Deviations
 from logel.inference.extremes import Extremes
 from logel.inference.gauge import FeatureMoments, Gauge, check_identified
@@ -21,7 +24,8 @@ from logel.inference.gauge_sums import GaugeSums, common_gauge
 from logel.policies.base import Policy
 from logel.policies.cloning import known_parameters
 from logel.rewards.features import feature_names, featured
-from logel.types import FeatureFunction, Float, Progress
+from logel.types import Array, FeatureFunction, Float, Progress
+from logel.workers import SERIAL, Executor
 from logel.worlds.base import World
 from logel.worlds.choose import Pooler, pooler
 from logel.worlds.critic import ScaleSums, StateScale
@@ -38,6 +42,7 @@ class Watched:
         offset: Constants subtracted from the features, shape (q,), see `FeatureMoments.offset`.
         world: What is known of the world, or None.
         company: The learners it is inferred together with, itself among them, or None.
+        run: What runs independent pieces of work.
     """
 
     history: LearningHistory
@@ -51,14 +56,44 @@ class Watched:
     offset: Float | None = None
     world: KnownWorld | None = None
     company: Company | None = None
+    run: Executor = SERIAL
 
     def stages(self) -> Iterator[Stage]:
         """The stages with features, checked against the policy; errors name the stage."""
+        seen = self._seen
         for t, stage in enumerate(self.history):
             with naming(t):
-                self.policy.check(stage)
-                stage = featured(stage, self.features, t, self.offset)
+                stage = seen.checked(stage, t)
             yield stage
+
+    def each(self, work: StageWork, given: Iterable[Any], what: str) -> Iterator[Any]:
+        """`work(stage, item)` for every stage as `stages` yields it, wherever that runs.
+
+        Args:
+            work: At the top level of a module, or a `partial` of such a function.
+            given: One item per stage.
+            what: It is for, to be reported.
+        """
+        far = elsewhere(self.history.source)
+        here = self.history if far is None else repeat(None, len(self.history))
+        items = ((t, stage, item) for t, (stage, item) in enumerate(zip(here, given, strict=True)))
+        done = self.run.map(_with_stage, items, (work, self._seen, far))
+        for t, (result, n_episodes, n_steps) in enumerate(done):
+            logger.info("stage %d: %s from %d episodes, %d steps", t, what, n_episodes, n_steps)
+            self.report(what, t + 1, len(self.history))
+            yield result
+
+    @property
+    def elsewhere(self) -> Watched:
+        """The same for another process, which has nobody to report to; with the look if taken."""
+        there = replace(self, report=unheard, run=SERIAL)
+        if "look" in self.__dict__:
+            there.__dict__.update(look=self.look, extremes=self.extremes)
+        return there
+
+    @property
+    def _seen(self) -> _Seen:
+        return _Seen(self.policy, self.features, self.offset)
 
     def without(self, group: int, n_groups: int) -> Iterator[Stage]:
         """The same with one group of episodes left out of every stage."""
@@ -83,6 +118,7 @@ class Watched:
         legal = getattr(self.policy, "legal_actions", None)
         seen, scale, episodes, n_rows = GaugeSums(self.gamma, legal), ScaleSums(), [], 0
         first_episodes, deviations, extremes = [], Deviations(self.policy), self.extremes
+        ends: list[Array] = []
         for t, stage in enumerate(self.stages()):
             with naming(t):
                 extremes.add(stage)
@@ -90,6 +126,7 @@ class Watched:
             scale.add(stage)
             deviations.add(stage)
             episodes.append(stage.n_episodes)
+            ends = [*ends[:1], stage.observations[:SOME_ROWS]]
             n_rows += stage.n_steps
             first_episodes.append(stage.take(np.zeros(1, dtype=int)))
             if self.use_parameters and stage.parameters is not None:  # else cloning has more to say
@@ -108,7 +145,41 @@ class Watched:
             )
         names = feature_names(self.history, self.features, len(seen.moments.scale))
         unusual = deviations.notes() if known is None else ()
-        return Look(names, seen, scale.scale(), min(episodes), n_rows, known, unusual)
+        found = names, seen, scale.scale(), min(episodes), n_rows, known
+        return Look(*found, (ends[0], ends[-1]), unusual)
+
+
+def unheard(what: str, done: int, total: int) -> None:
+    """The progress of one among many."""
+
+
+StageWork = Callable[[Stage, Any], Any]
+
+
+class _Seen(NamedTuple):
+    """How stages are looked at."""
+
+    policy: Policy
+    features: FeatureFunction | None
+    offset: Float | None
+
+    def checked(self, stage: Stage, t: int) -> Stage:
+        """With features, and checked against the policy."""
+        self.policy.check(stage)
+        return featured(stage, self.features, t, self.offset)
+
+
+def _with_stage(
+    common: tuple[StageWork, _Seen, StageSource | None], item: tuple[int, Stage | None, Any]
+) -> tuple[Any, int, int]:
+    """A piece of work on a stage that came along, or is read where the work is done."""
+    work, seen, source = common
+    t, stage, given = item
+    if stage is None:
+        assert source is not None
+        stage = source[t]
+    with naming(t):
+        return work(seen.checked(stage, t), given), stage.n_episodes, stage.n_steps
 
 
 @contextmanager
@@ -134,6 +205,7 @@ class Look:
         n_rows: Observed times of all stages.
         parameters: Of every stage's policy, (m + 1, d), or None if they are not known or not
             wanted.
+        ends: Some observations of the first and the last stage.
         unusual: What contradicts the family.
     """
 
@@ -143,7 +215,12 @@ class Look:
     fewest: int
     n_rows: int
     parameters: Float | None
+    ends: tuple[Array, Array]
     unusual: tuple[str, ...] = ()
+
+    def unlearns(self, policy: Policy, parameters: Float) -> bool:
+        """Whether a path (m + 1, d) loses what was decided at its beginning."""
+        return less_decided(policy, (parameters[0], parameters[-1]), self.ends)
 
     @property
     def moments(self) -> FeatureMoments:

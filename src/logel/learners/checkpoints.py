@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -37,6 +37,7 @@ from logel.policies.softmax import SoftmaxPolicy
 from logel.rewards.features import RewardFeatures, StepFeatures
 from logel.rewards.normaliser import Normaliser
 from logel.types import Array, Float, Progress
+from logel.workers import Executor, Workers, opened
 
 # Environments that act at a time: a policy is asked once for all of them.
 _SIDE_BY_SIDE = 16
@@ -101,6 +102,7 @@ def record_checkpoints(
     gamma: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    workers: int | Workers | Executor = 1,
 ) -> LearningHistory:
     """Let every checkpoint act and write down what happens as a history.
 
@@ -119,6 +121,7 @@ def record_checkpoints(
         gamma: The learner's discount factor; by default the one in the first checkpoint.
         seed: Of the environments and of the policies' choices.
         progress: Called with (what, done, total).
+        workers: How many checkpoints act at a time; the history is the same.
     """
     _check_options(episodes, gamma)
     checkpoints = find_checkpoints(folder)
@@ -127,32 +130,57 @@ def record_checkpoints(
     # checkpoint nor Ctrl-C leaves half a history behind.
     policy, thetas = _policies(paths, activation)
     with contextlib.ExitStack() as stack:
-        envs = [_make(env_id) for _ in range(min(episodes, _SIDE_BY_SIDE))]
-        for env in envs:
-            stack.callback(env.close)
-        shape = _check_spaces(envs[0], policy, env_id)
+        one = stack.enter_context(contextlib.closing(_make(env_id)))
+        shape, discrete = _check_spaces(one, policy, env_id), shows_states(one.observation_space)
         normalisers = [_normaliser(path, shape) for path in paths]
         discount = recorded_gamma(paths[0]) if gamma is None else gamma
         facts = {
             **_facts(policy, env_id, discount, activation),
-            **({"n_states": shape[0]} if shows_states(envs[0].observation_space) else {}),
+            **({"n_states": shape[0]} if discrete else {}),
             **_settings(paths, discount, activation),
         }
         unfinished = stack.enter_context(new_folder(out))
         writer = stack.enter_context(
             HistoryWriter(unfinished, feature_names=features.names, metadata=facts)
         )
-        for index, (step, theta) in enumerate(zip(checkpoints, thetas, strict=True)):
-            sampler = _Sampler(envs, policy, theta, normalisers[index], features)
+        run = stack.enter_context(opened(workers))
+        common = _Acting(env_id, policy, features, episodes, seed)
+        acted = run.map(_episodes, enumerate(zip(thetas, normalisers, strict=True)), common)
+        told = zip(checkpoints, thetas, acted, strict=True)
+        for index, (step, theta, seen) in enumerate(told):
             record_stage(
                 writer,
-                sampler.episodes(episodes, np.random.default_rng([seed, index])),
+                seen,
                 parameters=theta if activation == "tanh" else None,
                 notes={"timesteps": step, "checkpoint": paths[index].name},
             )
             if progress is not None:
                 progress("checkpoints", index + 1, len(paths))
     return LearningHistory.load(out)
+
+
+class _Acting(NamedTuple):
+    """What all checkpoints have in common."""
+
+    env_id: str
+    policy: Policy
+    features: RewardFeatures | StepFeatures
+    n_episodes: int
+    seed: int
+
+
+def _episodes(
+    common: _Acting, checkpoint: tuple[int, tuple[Float, Normaliser | None]]
+) -> list[Episode]:
+    """What one checkpoint does, in environments of its own."""
+    index, (theta, normaliser) = checkpoint
+    with contextlib.ExitStack() as stack:
+        envs = [
+            stack.enter_context(contextlib.closing(_make(common.env_id)))
+            for _ in range(min(common.n_episodes, _SIDE_BY_SIDE))
+        ]
+        sampler = _Sampler(envs, common.policy, theta, normaliser, common.features)
+        return sampler.episodes(common.n_episodes, np.random.default_rng([common.seed, index]))
 
 
 def _check_options(episodes: int, gamma: float | None) -> None:

@@ -8,6 +8,9 @@ moved the learner elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import deepcopy
+
 import numpy as np
 import torch
 
@@ -51,58 +54,70 @@ class Replay:
 
     def middles(self, centre: Float, n_fates: int, n_steps: int) -> Float:
         """Movements (m, R, D) under the fit's fates, of weights (q,), over the first steps."""
-        fates, moved = Fates(self, 1, n_fates), []
+        fates, weights, moved = Fates(self, range(n_fates)), np.tile(centre, (n_fates, 1)), []
         for t in range(n_steps):
-            moved.append(fates.moved(t, centre[None, None])[0])
+            moved.append(fates.moved(t, weights))
             self.progress("replaying", t + 1, n_steps)
         return np.stack(moved)
 
-    def effects(self, centre: Float, root: Float, n_steps: int) -> Float:
+    def effects(
+        self, centre: Float, root: Float, n_steps: int, n_fates: int = 0
+    ) -> tuple[Float, Float]:
         """What weights change about the movements around a centre, (m, q, D).
+
+        Beside it what `middles` tells for so many fates: side by side all of it is cheaper.
 
         Args:
             centre: (q,).
             root: Of the covariance (q, q) that candidates around it have.
             n_steps: How many of the first steps.
+            n_fates: Of the centre itself.
         """
         q = len(centre)
-        fates = Fates(self, q + 1, _SIDES)
         places = simplex(q, np.random.default_rng([self.seed, self.next_number()]))
         # Turned by chance, and the other way round under the other fate.
-        places = np.stack([places, -places], axis=1)
-        weights, inverse, found = centre + places @ root.T, np.linalg.inv(root), []
+        places = np.concatenate([places, -places])
+        sides = np.repeat(np.arange(_SIDES), q + 1)
+        weights = centre + np.concatenate([places @ root.T, np.zeros((n_fates, q))])
+        fates = Fates(self, [*sides, *range(n_fates)])
+        inverse, middles, found = np.linalg.inv(root), [], []
         for t in range(n_steps):
-            moved = fates.moved(t, weights)
-            moved = moved - moved.mean(axis=0)
-            slopes = np.einsum("krq,krd->qd", places, moved) / (_SIDES * (q + 1))
-            found.append(inverse.T @ slopes)
+            moved, middle = np.split(fates.moved(t, weights), [len(places)])
+            for side in range(_SIDES):
+                moved[sides == side] -= moved[sides == side].mean(axis=0)
+            found.append(inverse.T @ (places.T @ moved) / len(places))
+            middles.append(middle)
             self.progress("replaying candidates", t + 1, n_steps)
-        return np.stack(found)
+        return np.stack(found), np.stack(middles)
 
 
 class Fates:
-    """The state of K candidates under R fates, on their way."""
+    """The state of copies on their way, each under one of the fates.
 
-    def __init__(self, replay: Replay, n_candidates: int, n_fates: int, number: int = 0) -> None:
+    Args:
+        replay: What they go along.
+        which: The fate of every copy, by number.
+        number: Of the set that these fates are of.
+    """
+
+    def __init__(self, replay: Replay, which: Sequence[int], number: int = 0) -> None:
         self.course, self.learner, self.scale = replay.course, replay.learner, replay.scale
-        self.n_fates = n_fates
-        # Candidate k under fate r is copy k * R + r, and copies take generators in turn.
-        self.rng = [np.random.default_rng([replay.seed, number, r]) for r in range(n_fates)]
-        first = self.learner.initial(self.rng)
-        self.state = self.learner.chosen(first, np.tile(np.arange(n_fates), n_candidates))
+        distinct, own = np.unique(which, return_inverse=True)
+        rng = [np.random.default_rng([replay.seed, number, int(r)]) for r in distinct]
+        self.state = self.learner.chosen(self.learner.initial(rng), own)
+        # Copies that all have one fate share its generator.
+        self.rng = rng if len(rng) == 1 else [deepcopy(rng[k]) for k in own]
 
     def moved(self, t: int, weights: Float) -> Float:
-        """Movements (K, R, D) by the update that follows stage t, for weights (K, R or 1, q)."""
-        batch, n = self.course.batches[t], len(weights)
-        raw = np.repeat(weights / self.scale, self.n_fates // weights.shape[1], axis=1)
-        paid = torch.as_tensor(raw.reshape(n * self.n_fates, -1)).to(batch.features)
+        """Movements (n, D) by the update that follows stage t, for each copy's weights (n, q)."""
+        batch = self.course.batches[t]
+        paid = torch.as_tensor(weights / self.scale).to(batch.features)
         theta = torch.as_tensor(self.course.parameters[t]).to(batch.inputs)
         with torch.no_grad():
             parameters, self.state = self.learner.update(
                 theta.repeat(len(paid), 1), self.state, batch, paid @ batch.features.T, self.rng
             )
-            found = self.course.movements[t].to(parameters)
-        return found.reshape(n, self.n_fates, -1)
+            return self.course.movements[t].to(parameters)
 
 
 def simplex(q: int, rng: np.random.Generator) -> Float:

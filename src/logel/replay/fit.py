@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -86,23 +86,19 @@ def fit_replay(replay: Replay, centre: Float, n_fates: int) -> ReplayFit:
     m = len(replay.course)
     centre, root, trace = _approached(replay, centre, n_fates)
     best = _measured(replay, centre, root, n_fates, m)
-    trace, n_measured, weights = [*trace, best.loss], 1, best.found
+    trace, n_measured = [*trace, best.loss], 1
     for _ in range(_ROUNDS):
-        effect, chance = best.distance(best.found)
-        logger.info("replay: %s, off by %.3f, %.2f", best.found.round(3), effect, chance)
-        weights = best.found
-        if effect > _ARRIVED and (chance > _CHANCE or effect > _NEAR):
-            better = _better(replay, best, n_fates, m, trace)
-            if better is not None:
-                gained, best = best.loss - better.loss, better
-                if gained > _GAIN:
-                    continue
-            weights = best.centre
-        if n_measured == _MEASURED or best.distance(best.measured_at)[0] < _AWAY:
+        arrived, within = _near(best)
+        weights = best.found if arrived else best.centre
+        # A shift that is within chance is worth a try only if effects are known where it begins.
+        if not arrived and not (within and _stale(best, n_measured)):
+            here = _better(replay, best, n_fates, m, trace) or best
+            gained, best, weights = best.loss - here.loss, here, here.centre
+            if gained > _GAIN:
+                continue
+        if not _stale(best, n_measured):
             break
-        best = _measured(replay, weights, best.root(weights), n_fates, m)
-        n_measured += 1
-        trace.append(best.loss)
+        best, n_measured = _measured_here(replay, best), n_measured + 1
     logger.info("replay: unexplained, round by round: %s", np.exp(trace).round(4))
     # The last shift was foretold and not tried, or tried and no better.
     shift = best.found - best.centre
@@ -173,9 +169,27 @@ def lengths(n_steps: int) -> list[int]:
 
 def _measured(replay: Replay, centre: Float, root: Float, n_fates: int, n_steps: int) -> View:
     """A view whose effects are those at its centre."""
-    middles = replay.middles(centre, n_fates, n_steps)
-    effects = replay.effects(centre, root, n_steps)
+    effects, middles = replay.effects(centre, root, n_steps, n_fates)
     return View(replay.course.observed, replay.usual, centre, centre, middles, effects)
+
+
+def _near(view: View) -> tuple[bool, bool]:
+    """Whether a centre has arrived, and whether what is left of the way is within chance."""
+    effect, chance = view.distance(view.found)
+    logger.info("replay: %s, off by %.3f, %.2f", view.found.round(3), effect, chance)
+    within = chance <= _CHANCE
+    return effect <= _ARRIVED or (within and effect <= _NEAR), within
+
+
+def _stale(view: View, n_measured: int) -> bool:
+    """Whether effects were measured far away, and may be once more."""
+    return n_measured < _MEASURED and view.distance(view.measured_at)[0] >= _AWAY
+
+
+def _measured_here(replay: Replay, view: View) -> View:
+    """The same view with effects that are those at its centre."""
+    effects, _ = replay.effects(view.centre, view.root(view.centre), len(view.middles))
+    return replace(view, measured_at=view.centre, effects=effects)
 
 
 def _better(

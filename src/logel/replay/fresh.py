@@ -1,14 +1,16 @@
 """Replay where the learner's own episodes were not seen: checkpoints that somebody rolled out.
 
-The learner went where its own episodes led it, and we have others of the same policies. A step is
-then y = mean(w) + noise, and a replayed one, on episodes A, is p_A = mean(w) + other noise. Noise
-multiplied with itself looks like an effect, so every product is one of disjoint halves of the
-episodes: y p_A, y p_B and p_A p_B, never p_A p_A. What halves differ by tells what the noise is
-like, and movements are compared in units of it: some learners jitter along a few directions.
+The learner went where its own episodes led it, and we have others of the same policies: both its
+movements and ours have noise. What disjoint halves of the episodes differ by tells what the noise
+is like, and movements are compared in units of it: some learners jitter along a few directions.
 
 First answer: movements are nearly odd and linear in the direction of the reward, so replays of
-rewards all over the sphere give weights at once, from all steps. Then Gauss and Newton around it,
-each round with other halves. Steps are the unit of resampling: their noise is independent.
+rewards all over the sphere give weights at once, from all steps; products are those of disjoint
+halves, since noise multiplied with itself looks like an effect. Then Gauss and Newton from there,
+on all episodes: halves are twice as noisy. Steps that are not explained count for less.
+
+How sure: what pairs of neighbouring steps disagree about, and what the two halves of the episodes
+would have made of it.
 """
 
 from __future__ import annotations
@@ -22,15 +24,7 @@ import torch
 
 from logel.replay.batch import Batch
 from logel.replay.course import Course, StepShare
-from logel.replay.crossed import (
-    SCALE_PRECISION,
-    SMALL,
-    Metric,
-    Moments,
-    best_shift,
-    positive,
-    unit_movements,
-)
+from logel.replay.crossed import Metric, Moments, positive
 from logel.replay.fit import ReplayFit
 from logel.replay.learner import Learner
 from logel.replay.movement import Movement, spread_rows
@@ -39,11 +33,21 @@ from logel.types import Array, Float, Progress
 
 logger = logging.getLogger(__name__)
 
-# Spread of the candidates around the centre, relative to its length, round by round; and how far a
-# round's centre may be from another for it to count half there.
-_SPREADS, _NEAR = (0.4, 0.3, 0.3, 0.2, 0.2, 0.2), 0.4
+# Rounds, and the distance of a round's candidates from their centre, relative to its length: where
+# the centre is not yet known, and later on.
+_ROUNDS, _WIDE, _NARROW = 4, 0.3, 0.15
+# The farthest that a round may go, and how little curvature there is at least, of the mean one.
+_FARTHEST, _FLAT = 0.5, 0.02
+# Squared distance of two movements of length one at which a step counts half.
+_FAR = 0.3
+# Steps left out together: what a critic has not learnt at one step it lacks at the next one too.
+_TOGETHER = 2
 # Factor of the reward's scale that is tried up and down.
 _SCALE = np.log(2.0)
+# How much farther off answers were than this says, squared, on runs it was made with.
+_INFLATED = 4.0
+# Not a half but all episodes.
+_WHOLE = 2
 # Steps turned round by chance: how well they are explained is the measure of what is.
 _TURNED, _LEVEL = 400, 0.99
 
@@ -95,19 +99,28 @@ class FreshReplay:
 
         All weights see the same halves, critics and random numbers.
         """
-        course, number = self.course, self.rounds
         self.rounds += 1
+        moved = self._on(weights, self.rounds, (0, 1))
+        self.moved.append(moved)
+        return moved
+
+    def whole(self, weights: Float) -> Float:
+        """Movements (K, m, D) on all episodes, with random numbers that are always the same."""
+        return self._on(weights, 0, (_WHOLE,))[:, 0]
+
+    def _on(self, weights: Float, number: int, parts: Sequence[int]) -> Float:
+        course = self.course
         chance = np.random.default_rng([self.seed, number, 2])
-        halves = [_Half(self, weights / self.scale, number, k) for k in (0, 1)]
-        moved = np.empty((len(weights), 2, *self.observed.shape))
+        copies = [_Part(self, weights / self.scale, number, k) for k in parts]
+        moved = np.empty((len(weights), len(parts), *self.observed.shape))
         for t, batch in enumerate(course.batches):
             order = chance.permutation(batch.stage.n_episodes)
-            for k, half in enumerate(halves):
+            for k, copy in enumerate(copies):
                 # A single episode cannot be halved.
-                episodes = order[k::2] if len(order) > 1 else order
-                moved[:, k, t] = half.step(t, np.sort(episodes))
+                whole = copy.part == _WHOLE or len(order) == 1
+                episodes = order if whole else order[copy.part :: 2]
+                moved[:, k, t] = copy.step(t, np.sort(episodes))
             self._progress("replaying", t + 1, len(course))
-        self.moved.append(moved)
         return moved
 
     def metric(self) -> Metric:
@@ -115,13 +128,14 @@ class FreshReplay:
         return Metric.of(np.concatenate(self.moved))
 
 
-class _Half:
-    """Copies of the learner that see one half of every stage's episodes."""
+class _Part:
+    """Copies of the learner that see one half of every stage's episodes, or all of them."""
 
-    def __init__(self, replay: FreshReplay, weights: Float, number: int, half: int) -> None:
+    def __init__(self, replay: FreshReplay, weights: Float, number: int, part: int) -> None:
+        self.part = part
         self.course, self.learner, self.n = replay.course, replay.learner, len(weights)
-        self.rng = [np.random.default_rng([replay.seed, number, half])]
-        self.chance = np.random.default_rng([replay.seed, number, half, 1])
+        self.rng = [np.random.default_rng([replay.seed, number, part])]
+        self.chance = np.random.default_rng([replay.seed, number, part, 1])
         first = self.learner.initial(self.rng)
         self.state = self.learner.chosen(first, np.zeros(self.n, dtype=int))
         self.weights = torch.as_tensor(weights)
@@ -173,7 +187,7 @@ def _sizes(batches: Sequence[Batch]) -> Float:
 
 @dataclass(frozen=True, eq=False)
 class _Chart:
-    """Coordinates around a centre: q - 1 across it and the log of the length."""
+    """Coordinates around a centre: q - 1 across it."""
 
     centre: Float
     across: Float
@@ -190,120 +204,113 @@ class _Chart:
         scaled = self.centre * np.exp([[_SCALE], [-_SCALE]])
         return np.concatenate([self.centre[None], scaled, self.centre + away, self.centre - away])
 
-    def columns(self, moved: Float, spread: float) -> Float:
-        """Movement at the centre and effects of the coordinates, (q + 1, 2, m, D)."""
-        up, down = np.split(moved[3:], 2)
-        length = (moved[1:2] - moved[2:3]) / (2 * _SCALE)
-        return np.concatenate([moved[:1], (up - down) / (2 * spread), length])
+    def effects(self, seen: Float, spread: float) -> Float:
+        """Of the coordinates, (q - 1, m, r), from movements (2q + 1, m, r) of the candidates."""
+        up, down = np.split(seen[3:], 2)
+        return (up - down) / (2 * spread)
 
     def to(self, shift: Float) -> Float:
-        """Weights at given coordinates."""
+        """Weights at given coordinates, of the same length."""
         size = np.linalg.norm(self.centre)
-        turned = self.centre / size + shift[:-1] @ self.across
-        return np.asarray(turned / np.linalg.norm(turned) * size * np.exp(shift[-1]))
-
-    def coordinates(self, weights: Float) -> Float:
-        """Of given weights; infinite for those on the other side."""
-        size = np.linalg.norm(self.centre)
-        along = float(weights @ self.centre) / size
-        if along <= 0:
-            return np.full(len(weights), np.inf)
-        length = np.log(np.linalg.norm(weights) / size)
-        return np.append(self.across @ weights / along, length)
-
-    def seen_from(self, other: _Chart) -> Float:
-        """What makes our columns those of another chart, (q + 1, q + 1): movements are linear."""
-        here, q = self.coordinates(other.centre), len(self.centre)
-        tiny = 1e-4 * np.eye(q)
-        turned = [self.coordinates(other.to(e)) - self.coordinates(other.to(-e)) for e in tiny]
-        result = np.zeros((q + 1, q + 1))
-        result[0] = np.append(1.0, here)
-        result[1:, 1:] = np.stack(turned) / 2e-4
-        return result
+        turned = self.centre / size + shift @ self.across
+        return np.asarray(turned / np.linalg.norm(turned) * size)
 
 
 @dataclass(frozen=True, eq=False)
-class _Round:
-    """Candidates around a centre, and their movements (2q + 1, 2, m, D)."""
+class _View:
+    """The steps from one centre; all movements are of length one, in the metric.
+
+    Attributes:
+        chart: Around the centre.
+        spread: Of the candidates, relative to its length.
+        observed: Steps (m, r).
+        seen: Of the candidates, (2q + 1, m, r).
+    """
 
     chart: _Chart
     spread: float
-    moved: Float
+    observed: Float
+    seen: Float
 
-    @classmethod
-    def around(cls, replay: FreshReplay, chart: _Chart, spread: float) -> _Round:
-        return cls(chart, spread, replay.replayed(chart.candidates(spread)))
+    @property
+    def losses(self) -> Float:
+        """At the candidates, (2q + 1,)."""
+        return np.asarray(np.log1p(_squares(self.observed - self.seen) / _FAR).sum(axis=1))
 
-    def moments(self, observed: Float, metric: Metric, chart: _Chart) -> tuple[Moments, float]:
-        """In another chart, and how much they count there."""
-        away = self.chart.coordinates(chart.centre)
-        if not np.isfinite(away).all():
-            away = np.full(len(away), 1e3)
-            turn = np.eye(len(away) + 1)
-        else:
-            turn = self.chart.seen_from(chart)
-        own = Moments.of(self.chart.columns(metric.seen(self.moved), self.spread), observed, metric)
-        return own.turned(turn), float(1 / (1 + (np.linalg.norm(away) / _NEAR) ** 4))
+    def normal(self, seen: Float, shares: Float) -> tuple[Float, Float]:
+        """Curvature (m, q - 1, q - 1) and pull (m, q - 1), step by step."""
+        effects = self.chart.effects(seen, self.spread)
+        gram = np.einsum("itr,jtr,t->tij", effects, effects, shares)
+        return gram, np.einsum("itr,tr,t->ti", effects, self.observed - seen[0], shares)
+
+    @property
+    def shares(self) -> Float:
+        """How much every step counts, (m,)."""
+        return np.asarray(1 / (_FAR + _squares(self.observed - self.seen[0])))
+
+    def shift(self) -> Float:
+        """Where the steps pull, no farther than is seen."""
+        found = _solved(*self.normal(self.seen, self.shares))
+        return np.asarray(found * min(1.0, _FARTHEST / max(float(np.linalg.norm(found)), 1e-300)))
+
+    def ahead(self, share: float) -> Float:
+        """A share of the way to the best centre, (q,), of the best length that was tried."""
+        lengths = np.array([1.0, np.exp(_SCALE), np.exp(-_SCALE)])
+        return self.chart.to(share * self.shift()) * lengths[int(np.argmin(self.losses[:3]))]
+
+
+def _squares(rows: Float) -> Float:
+    return np.asarray((rows**2).sum(axis=-1))
+
+
+def _solved(gram: Float, pull: Float) -> Float:
+    """The shift (q - 1,) that steps agree on."""
+    total = gram.sum(axis=0)
+    flat = _FLAT * np.trace(total) / len(total) * np.eye(len(total))
+    return np.asarray(np.linalg.solve(total + flat, pull.sum(axis=0)))
 
 
 def fit_fresh(replay: FreshReplay, guess: Float) -> FreshFit:
     """Fit weights; the guess (q,), in the given features, is one of the first candidates."""
     rng = np.random.default_rng([replay.seed, 13])
-    chart = _Chart.at(first_answer(replay, guess * replay.scale, rng), rng)
-    rounds: list[_Round] = []
-    for spread in _SPREADS:
-        rounds.append(_Round.around(replay, chart, spread))
-        centre = chart.to(best_shift(_together(replay, chart, rounds)))
-        chart = _Chart.at(centre, rng)
-        logger.info("replay on fresh episodes: %s", (centre / np.linalg.norm(centre)).round(3))
-    return _last(replay, chart, rounds)
-
-
-def _together(replay: FreshReplay, chart: _Chart, rounds: Sequence[_Round]) -> Moments:
-    """Mean of all rounds, those near a chart's centre."""
-    parts, shares = _apart(replay, chart, rounds)
-    return Moments(
-        np.average([one.gram for one in parts], axis=0, weights=shares),
-        np.average([one.pull for one in parts], axis=0, weights=shares),
-    )
-
-
-def _apart(
-    replay: FreshReplay, chart: _Chart, rounds: Sequence[_Round]
-) -> tuple[list[Moments], Float]:
-    """What every round says in a chart, and how much it counts."""
+    centre, moments = first_answer(replay, guess * replay.scale, rng)
     metric = replay.metric()
-    observed = metric.seen(replay.observed)
-    found = [one.moments(observed, metric, chart) for one in rounds]
-    return [one for one, _ in found], np.array([share for _, share in found])
+    here = _view(replay, metric, centre, _WIDE, rng)
+    share, trace = 1.0, [here.losses[0]]
+    for _ in range(_ROUNDS - 1):
+        there = _view(replay, metric, here.ahead(share), _NARROW, rng)
+        trace.append(there.losses[0])
+        better = there.losses[0] < here.losses[0]
+        here, share = (there, 1.0) if better else (here, share / 2)
+        logger.info("replay on fresh episodes: %s", here.chart.centre.round(3))
+    return _last(replay, metric, here, np.array(trace), _convincing(moments, replay.seed))
 
 
-def _between(replay: FreshReplay, chart: _Chart, rounds: Sequence[_Round]) -> Float:
-    """Covariance (q, q) of the shifts that rounds would have made by themselves.
-
-    Their halves differ, the episodes do not: half of a half's noise stays, however many there are.
-    """
-    parts, shares = _apart(replay, chart, rounds)
-    shifts = np.stack([best_shift(one) for one in parts])
-    spread = shifts - np.average(shifts, axis=0, weights=shares)
-    return np.asarray(0.5 * (spread.T * shares) @ spread / shares.sum())
+def _view(
+    replay: FreshReplay, metric: Metric, centre: Float, spread: float, rng: np.random.Generator
+) -> _View:
+    chart = _Chart.at(centre, rng)
+    seen = metric.seen(replay.whole(chart.candidates(spread)))
+    return _View(chart, spread, metric.seen(replay.observed), seen)
 
 
-def first_answer(replay: FreshReplay, guess: Float, rng: np.random.Generator) -> Float:
-    """Weights (q,), in units of the scale, from rewards all over the sphere."""
+def first_answer(
+    replay: FreshReplay, guess: Float, rng: np.random.Generator
+) -> tuple[Float, Moments]:
+    """Weights (q,), in units of the scale, from rewards all over the sphere; and their products."""
     q = len(replay.scale)
     turns = [np.linalg.qr(rng.standard_normal((q, q)))[0] for _ in range(2)]
     size = np.linalg.norm(guess)
     given = guess[None] / size if size > 0 else np.zeros((0, q))
     places = np.concatenate([given, turns[0], -turns[1]])
-    gram, pull = _sphere(replay, places)
+    moments, gram, pull = _sphere(replay, places)
     # Directions that few movements tell of must not take over.
     found = np.linalg.solve(gram + 0.1 * np.trace(gram) / q * np.eye(q), pull)
     size = np.linalg.norm(found)
-    return np.asarray(found / size) if size > 0 else places[0]
+    return np.asarray(found / size) if size > 0 else places[0], moments
 
 
-def _sphere(replay: FreshReplay, places: Float) -> tuple[Float, Float]:
+def _sphere(replay: FreshReplay, places: Float) -> tuple[Moments, Float, Float]:
     """Gram and pull of movements that are linear in the weights but for their length."""
     moved = replay.replayed(places)
     metric = replay.metric()
@@ -316,48 +323,56 @@ def _sphere(replay: FreshReplay, places: Float) -> tuple[Float, Float]:
         moments = Moments.of(columns, observed, metric)
         gram, pull = moments.total
         gram = positive(gram) / metric.weight.sum()
-    return gram, pull / metric.weight.sum()
+    return moments, gram, pull / metric.weight.sum()
 
 
-def _last(replay: FreshReplay, chart: _Chart, rounds: Sequence[_Round]) -> FreshFit:
-    """What all rounds say together, and how sure that is."""
-    moments = _together(replay, chart, rounds)
-    m, weights = len(replay.course), chart.to(best_shift(moments))
-    directions = np.column_stack([np.linalg.norm(chart.centre) * chart.across.T, weights])
-    directions /= replay.scale[:, None]
-    known = _spread(moments) + _between(replay, chart, rounds)
-    covariance = directions @ known @ directions.T
-    weights = weights / replay.scale
-    steps = _steps(replay, rounds[-1].moved[0])
-    trace = np.array([np.mean(np.log([step.unexplained + 1e-12 for step in steps]))])
-    fit = ReplayFit(weights, covariance, max(m - 1, 1), steps, trace)
-    return FreshFit(fit, _convincing(moments, replay.seed))
+def _last(
+    replay: FreshReplay, metric: Metric, view: _View, trace: Float, convincing: bool
+) -> FreshFit:
+    """What is found from the last view, and how sure that is."""
+    shift = view.shift()
+    covariance = _covariance(replay, metric, view) + np.outer(shift, shift)
+    centre = view.chart.centre
+    directions = np.linalg.norm(centre) * view.chart.across.T / replay.scale[:, None]
+    steps = _steps(replay, metric, view.seen[0])
+    fit = ReplayFit(
+        view.chart.to(shift) / replay.scale,
+        directions @ covariance @ directions.T,
+        max(len(replay.course) // _TOGETHER - 1, 1),
+        steps,
+        trace / len(steps),
+    )
+    return FreshFit(fit, convincing)
 
 
-def _spread(moments: Moments) -> Float:
-    """Covariance of the shift: what steps disagree about, or how little is known beforehand."""
-    scores = moments.scores
-    m, q = scores.shape
-    apart = scores - scores.mean(axis=0)
-    meat = moments.knowledge**2 * apart.T @ apart * m / max(m - 1, 1)
-    prior = np.diag([SMALL] * (q - 1) + [SCALE_PRECISION])
-    inverse = np.linalg.inv(moments.knowledge * moments.curvature + prior)
-    return np.asarray(inverse @ (meat + prior) @ inverse)
+def _covariance(replay: FreshReplay, metric: Metric, view: _View) -> Float:
+    """Of the shift, (q - 1, q - 1): pairs of steps that disagree, and halves that do."""
+    gram, pull = view.normal(view.seen, view.shares)
+    pair = np.arange(len(gram)) // _TOGETHER
+    without = [_solved(gram[pair != p], pull[pair != p]) for p in range(pair[-1] + 1)]
+    halves = metric.seen(replay.replayed(view.chart.candidates(view.spread)))
+    found = [_solved(*view.normal(halves[:, k], view.shares)) for k in (0, 1)]
+    apart = (found[0] - found[1]) / 2
+    total = gram.sum(axis=0)
+    total = total + _FLAT * np.trace(total) / len(total) * np.eye(len(total))
+    # One difference tells its size, not its direction.
+    size = float(apart @ total @ apart) / len(apart)
+    spread = np.stack(without) - np.mean(without, axis=0)
+    n = max(len(without), 2)
+    return _INFLATED * (np.asarray((n - 1) / n * spread.T @ spread) + size * np.linalg.inv(total))
 
 
-def _steps(replay: FreshReplay, middle: Float) -> list[StepShare]:
-    """For the report: how much of each step's direction the centre explains; middle (2, m, D)."""
-    metric = replay.metric()
-    mean, seen = unit_movements(metric.seen(middle).mean(axis=0)), metric.seen(replay.observed)
-    lengths = np.linalg.norm(middle.mean(axis=0), axis=1)
-    cosines = (mean * seen).sum(axis=1)
+def _steps(replay: FreshReplay, metric: Metric, middle: Float) -> list[StepShare]:
+    """For the report: how much of each step's direction the centre (m, r) explains."""
+    seen = metric.seen(replay.observed)
+    cosines = (middle * seen).sum(axis=1)
     return [
         StepShare(
             unexplained=float(1 - max(cosines[t], 0.0) ** 2),
             scatter=float(1 / metric.weight[t]),
             cosine=float(cosines[t]),
             moved=float(np.linalg.norm(replay.observed[t])),
-            predicted=float(lengths[t]),
+            predicted=float(np.linalg.norm(replay.observed[t])),
         )
         for t in range(len(seen))
     ]

@@ -149,9 +149,8 @@ class StackedLearner:
     def chosen(self, state: State, members: Array) -> State:
         """See `Learner`."""
         index = torch.as_tensor(np.array(members), device=state.critic.device)
-        moments = {name: value[index] for name, value in state.moments.items()}
         returns = None if state.returns is None else state.returns.chosen(index)
-        return replace(state, critic=state.critic[index], moments=moments, returns=returns)
+        return replace(state.of(index), returns=returns)
 
 
 _OPTIMISERS = ("Adam", "RMSprop", "RMSpropTFLike")

@@ -23,6 +23,8 @@ _MISFIT = 0.01
 _FIRST, _EARLY = 3, 5
 # Scales of the reward that are tried: it enters through gradient clipping and the critic's pace.
 _SCALES = (0.1, 0.3, 1.0, 3.0)
+# Fates under which other scales are tried.
+_SIDES = 2
 # Rounds of the search; how far its members are spread at first and at last; by how much a step must
 # be explained better for a round to count.
 _ROUNDS, _WIDE, _NARROW, _BETTER = 3, 0.3, 0.1, 0.03
@@ -66,11 +68,10 @@ def best_scale(replay: Replay, centre: Float, factors: Sequence[float], n_steps:
 
     The very first steps say little about it: to them critics matter that nobody knows.
     """
-    tried = np.array(factors)[:, None] * centre
-    fates, losses = Fates(replay, len(tried), 2), np.zeros(len(tried))
+    tried = np.repeat(factors, _SIDES)[:, None] * centre
+    fates, losses = Fates(replay, list(range(_SIDES)) * len(factors)), np.zeros(len(factors))
     for t in range(n_steps):
-        moved = fates.moved(t, tried[:, None])
-        losses += _loss(replay, t, moved).mean(axis=1)
+        losses += _loss(replay, t, fates.moved(t, tried)).reshape(-1, _SIDES).mean(axis=1)
         replay.progress("scales", t + 1, n_steps)
     logger.info("replay: losses by scale %s", losses.round(2))
     best, here = int(np.argmin(losses)), factors.index(1.0)
@@ -87,10 +88,10 @@ def _loss(replay: Replay, t: int, moved: Float) -> Float:
 
 def compared(replay: Replay, weights: Float, n_steps: int) -> Comparison:
     """Replay the first steps with given weights (K, q), all under one fate."""
-    fates = Fates(replay, len(weights), 1, replay.next_number())
+    fates = Fates(replay, [0] * len(weights), replay.next_number())
     losses, moved = np.zeros(len(weights)), []
     for t in range(n_steps):
-        moved.append(fates.moved(t, weights[:, None])[:, 0])
+        moved.append(fates.moved(t, weights))
         losses += _loss(replay, t, moved[-1])
         replay.progress("first guesses", t + 1, n_steps)
     return Comparison(weights, losses, moved)

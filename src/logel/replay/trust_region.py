@@ -14,6 +14,7 @@ from logel.replay.actor_critic import (
     State,
     Targets,
     Update,
+    few,
     minibatches,
     shuffled,
     some_rows,
@@ -56,10 +57,7 @@ class TrustRegion(ActorCritic):
         """Policies (K, d) after one update on rewards (K, N), and what is carried on."""
         assert isinstance(settings, TrustUpdate)
         targets = self.targets(parameters, state.critic, batch, rewards, settings)
-        # Sub-sampling takes some of the rows in a random order; it is drawn in any case.
-        every, order = settings.sub_sampling_factor, shuffled(batch, rng, parameters)
-        some = None if every == 1 else order[..., ::every]
-        moved = _ActorStep(self, parameters, batch, targets, settings, some).taken(rng)
+        moved = self._moved(parameters, batch, targets, settings, rng)
         critic = state.critic.clone()
         moments = {name: value.clone() for name, value in state.moments.items()}
         moments = moments or self.optimiser.initial(critic)
@@ -72,6 +70,30 @@ class TrustRegion(ActorCritic):
             self.critic.backward(layers, values, back[:, :, None], into)
             self.optimiser.step(critic, slope, moments, settings.learning_rate)
         return moved, replace(state, critic=critic, moments=moments)
+
+    def _moved(
+        self,
+        parameters: Tensor,
+        batch: Batch,
+        targets: Targets,
+        settings: TrustUpdate,
+        rng: Sequence[np.random.Generator],
+    ) -> Tensor:
+        """Policies after the actor's step."""
+        # Sub-sampling takes some of the rows in a random order; it is drawn in any case.
+        every, order = settings.sub_sampling_factor, shuffled(batch, rng, parameters)
+        some = None if every == 1 else order[..., ::every]
+        # sb3-contrib starts from a little noise, which all candidates of one generator share.
+        noise = np.stack([generator.standard_normal(parameters.shape[1]) for generator in rng])
+        first = (
+            (1e-4 * torch.as_tensor(noise)).to(parameters).repeat(len(parameters) // len(rng), 1)
+        )
+        moved = []
+        for k in few(parameters, len(batch) // every):
+            rows = some if some is None or some.ndim == 1 else some[k]
+            step = _ActorStep(self, parameters[k], batch, targets.of(k), settings, rows)
+            moved.append(step.taken(first[k]))
+        return torch.cat(moved)
 
 
 class _ActorStep:
@@ -97,8 +119,11 @@ class _ActorStep:
         self.layers, self.extra = learner.actor.views(parameters[:, :n]), parameters[:, n:]
         self.values = learner.actor.forward(self.layers, self.inputs)
 
-    def taken(self, rng: Sequence[np.random.Generator]) -> Tensor:
-        """The policies after it; as they were where no step was good enough."""
+    def taken(self, first: Tensor) -> Tensor:
+        """The policies after it; as they were where no step was good enough.
+
+        `first` is where the search for its direction starts.
+        """
         head, settings = self.learner.head, self.settings
         n = self.inputs.shape[-2]
         outputs = self.values[-1]
@@ -108,10 +133,6 @@ class _ActorStep:
         back, own = head.backward(outputs, self.extra, self.actions, weight, 0.0)
         slope = torch.empty_like(self.parameters)
         self._pull(back, own, slope)
-        # sb3-contrib starts from a little noise, which all candidates share here.
-        noise = np.stack([generator.standard_normal(slope.shape[1]) for generator in rng])
-        first = 1e-4 * torch.as_tensor(noise, dtype=slope.dtype, device=slope.device)
-        first = first.repeat(len(slope) // len(rng), 1)
         direction = conjugate_gradients(self.curved, slope, first, settings.cg_max_steps)
         size = (direction * self.curved(direction)).sum(dim=1, keepdim=True)
         assert settings.target_kl is not None

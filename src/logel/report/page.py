@@ -70,6 +70,8 @@ def estimate_page(
 
     With `group`, the estimate is its mean, and its single learners are shown.
     """
+    if checks is not None:
+        estimate = _checked(estimate, checks)
     data = plain(page_data(estimate, history, features=features))
     data["forest"] = plain(forest_data(estimate, group))
     figures = estimate_figures(data)
@@ -84,7 +86,7 @@ def estimate_page(
         _hero(data),
         _list_section("warnings", "Warnings", data["warnings"], marker="warnings"),
         *sections,
-        "" if checks is None else _controls(estimate, checks),
+        "" if checks is None else _controls(checks),
         _list_section("next", "What to do next", data["next"], marker="steps"),
         _provenance(data),
     ]
@@ -189,23 +191,28 @@ def _hero(data: dict[str, Any]) -> str:
     )
 
 
-def _controls(estimate: RewardEstimate, checks: EstimateChecks) -> str:
-    """What became of the answer where it should be gone, or the same."""
-    one, other = estimate, checks.estimate
+def _checked(one: RewardEstimate, checks: EstimateChecks) -> RewardEstimate:
+    """The estimate as it is after its controls."""
+    other = checks.estimate
     if one.feature_names != other.feature_names or not np.allclose(one.weights, other.weights):
         raise OptionError(
             "the checks are of another estimate: check the history that it was inferred from, with "
             "the same method, gamma and seed"
         )
+    return checks.checked
+
+
+def _controls(checks: EstimateChecks) -> str:
+    """What became of the answer where it should be gone, or the same."""
     rows = [(title, outcome, why) for title, outcome, why in checks.rows()]
     variants = [
-        (control.title, variant.name, *map(number, variant.weights[: len(one.weights)]))
+        (control.title, variant.name, *map(number, variant.weights[: len(checks.estimate.weights)]))
         for control in checks.controls
         for variant in control.variants
     ]
     lead = sentence(f"{checks.verdict}.")
     told = table(["control", "outcome", "in words"], rows, caption="Controls")
-    names = [clean(name, longest=40) for name in one.feature_names]
+    names = [clean(name, longest=40) for name in checks.estimate.feature_names]
     again = table(["control", "inferred", *names], variants, caption="Weights inferred again")
     return section("controls", "Where it should be gone, or the same", lead, [told, again])
 

@@ -35,11 +35,17 @@ _MOST_COMBINATIONS = 6
 _STEPS = {
     Status.UNEXPLAINED: "Watch more stages or more episodes, and ask whether the features can "
     "express what the learner might want; then infer again.",
+    Status.REVERSIBLE: "Check the order of the stages. If it is right, watch the learner go on "
+    "until it has decided something of its own; then infer again.",
+    Status.INCOMPLETE: "Add features of what it might want beside these, or try another learner "
+    "model.",
     Status.OUT_OF_SCALE: "Bring the column that the notes name to about unit size; then infer "
     "again.",
     Status.NOT_CONVERGED: "Infer again with a larger max_iterations (joint fits: more rounds in "
     "heats).",
     Status.RATES_AT_BOUND: "Try another learner model, or other features: none of these moves it.",
+    Status.CONTROL_FAILED: "Ask what the control says of features, gamma and learner before these "
+    "weights are used.",
 }
 _REPLAY_STEPS = {
     Status.UNEXPLAINED: "Check that the learner's settings in the history are those it had, and "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from logel.errors import OptionError
 from logel.studies import (
     accuracy,
+    accuracy_control,
     accuracy_intervals,
     accuracy_jacobians,
     accuracy_worlds,
@@ -16,6 +17,8 @@ from logel.studies import (
     gridworld,
     hopper,
     lunarlander,
+    misspecified,
+    nulls,
     reacher,
 )
 from logel.studies.study import Study
@@ -32,16 +35,20 @@ STUDIES = {
         accuracy_intervals.NULL,
         accuracy_intervals.COVERAGE,
         accuracy_worlds.STUDY,
+        accuracy_control.STUDY,
         accuracy.BOUND,
         accuracy_jacobians.STUDY,
         crossroad.STUDY,
         hopper.STUDY,
         reacher.STUDY,
         audit.STUDY,
+        audit.FRESH,
         audit_wrong.STUDY,
         foragers.STUDY,
         lunarlander.STUDY,
         cohort.STUDY,
+        nulls.STUDY,
+        misspecified.STUDY,
     )
 }
 GROUPS = {

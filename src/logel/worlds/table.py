@@ -17,6 +17,7 @@ from scipy.special import log_softmax, softmax
 
 from logel.types import Flags, Float
 from logel.worlds.base import Landscape, Observation, World
+from logel.worlds.batch_noise import batch_noise
 from logel.worlds.curving import Curving
 from logel.worlds.expectation import Expectation
 from logel.worlds.products import Climb, Climbing, StepNoise, ThroughValues
@@ -202,15 +203,17 @@ class TabularWorld(World):
     def gradient(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
         """Policy gradients of the observed horizon.
 
-        The noise has the shape a sampled gradient has: partly the Fisher-like shape of a
-        policy-gradient estimate, partly the covariance of per-episode gradients of the observer's
-        own episodes in nearby stages.
+        The noise has the shape a sampled gradient has. If the curvature is not asked for, paths
+        are known, and each step is seen so well that this shape decides: it is then that of the
+        learner's own batch. Else it is partly the Fisher-like shape of a policy-gradient estimate,
+        partly the covariance of per-episode gradients of the observer's own episodes in nearby
+        stages.
         """
         flow = self.flow(parameters)
-        curvature = None
-        if curved:
-            curving = self._curving(parameters, weights)
-            curvature = np.stack([curving.table(t) for t in range(len(parameters))])
+        if not curved:
+            return Landscape(flow.jacobian, lambda: self._batch_noise(flow, weights))
+        curving = self._curving(parameters, weights)
+        curvature = np.stack([curving.table(t) for t in range(len(parameters))])
         return Landscape(flow.jacobian, lambda: self.noise_shape(flow, weights), curvature)
 
     def natural(self, parameters: Float, weights: Float, *, curved: bool = False) -> Landscape:
@@ -320,17 +323,20 @@ class TabularWorld(World):
 
     def noise_shape(self, flow: Flow, weights: Float) -> Float:
         """Covariance, up to scale, of a sampled policy gradient at every stage."""
-        m, s, a = flow.policy.shape
-        blocks = self._noise_blocks(flow)
-        analytic = np.zeros((m, s, a - 1, s, a - 1))
-        index = np.arange(s)
-        analytic[:, index, :, index, :] = np.moveaxis(blocks, 1, 0)
-        analytic = analytic.reshape(m, self.n_parameters, self.n_parameters)
+        analytic = _block_diagonal(self._noise_blocks(flow))
         if np.abs(weights).max(initial=0.0) < 1e-9:
             return analytic
         empirical = self._episode_covariance(flow.policy, weights)
         ratio = np.einsum("mii->", analytic) / max(np.einsum("mii->", empirical), 1e-300)
         return np.asarray(_ANALYTIC * analytic + (1 - _ANALYTIC) * ratio * empirical)
+
+    def _batch_noise(self, flow: Flow, weights: Float) -> Float:
+        """That of the learner's own batch, shape (m, d, d); without a reward it has none."""
+        if np.abs(weights).max(initial=0.0) < 1e-9:
+            return _block_diagonal(self._noise_blocks(flow))
+        policy, _, here = self._forward(flow.parameters)
+        paid = self.features @ weights
+        return _block_diagonal(batch_noise(policy, here, paid, self.expect, self.gamma))
 
     def _noise_blocks(self, flow: Flow) -> Float:
         """The analytic part, shape (m, S, A - 1, A - 1)."""
@@ -436,6 +442,14 @@ def softmax_information(policy: Float) -> Float:
     """Information of one action about the free logits of policies (..., A): (..., A - 1, A - 1)."""
     free = policy[..., :-1]
     return free[..., None] * np.eye(free.shape[-1]) - free[..., :, None] * free[..., None, :]
+
+
+def _block_diagonal(blocks: Float) -> Float:
+    """Matrices (m, S k, S k) with these blocks (m, S, k, k)."""
+    m, s, k, _ = blocks.shape
+    whole, index = np.zeros((m, s, k, s, k)), np.arange(s)
+    whole[:, index, :, index, :] = np.moveaxis(blocks, 1, 0)
+    return whole.reshape(m, s * k, s * k)
 
 
 def relative(table: Float) -> Float:

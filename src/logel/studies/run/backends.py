@@ -6,30 +6,21 @@ caller can look up.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import logging
-import os
-import signal
-import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
-from types import FrameType
 from typing import Any
-
-from joblib.externals.loky import ProcessPoolExecutor
 
 from logel.data.limits import optional
 from logel.errors import OptionError
 from logel.studies.run.tasks import Failure, Row, Task, TaskFunction, as_scalar
-from logel.threads import ONE_THREAD, limited_threads
+from logel.threads import limited_threads
+from logel.workers import POLL_SECONDS, blocked_interrupt, process_pool, ray_cluster
 
 # Two tasks per CPU keep a cluster busy; at least this many let a cluster that grows on demand grow.
 _RAY_MIN_IN_FLIGHT = 64
-# How long Ctrl-C may go unnoticed while no task finishes.
-_POLL_SECONDS = 0.1
 Outcomes = Generator[tuple[Task, list[Row] | Failure] | None, None, None]
 _Running = Future[list[Row] | Failure]
 
@@ -56,58 +47,6 @@ def _failure(task: Task, error: BaseException) -> Failure:
     return Failure(task, one_line, "".join(traceback.format_exception(error)))
 
 
-@contextlib.contextmanager
-def deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether Ctrl-C was pressed, which no longer raises by itself.
-
-    Raised inside `concurrent.futures.wait`, a KeyboardInterrupt can leave a lock taken that the
-    pool's threads need, and the driver then waits for them for ever (seen once in 30 stops). A
-    second Ctrl-C does raise at once.
-    """
-    presses: list[int] = []
-
-    def press(number: int, frame: FrameType | None) -> None:
-        presses.append(number)
-        if len(presses) > 1:
-            signal.default_int_handler(number, frame)
-
-    # Signals reach the main thread only, and a caller's own handler is the caller's business.
-    ours = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if ours:
-        signal.signal(signal.SIGINT, press)
-    try:
-        yield lambda: bool(presses)
-    finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _start_worker(driver: int) -> None:
-    """Prepare a loky worker to follow its driver: it ignores Ctrl-C and does not outlive it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver gets it too, and decides
-
-    def follow() -> None:
-        # Orphans get another parent, but nobody tells them.
-        while os.getppid() == driver:
-            time.sleep(0.2)
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
-
-
-@contextlib.contextmanager
-def _blocked_interrupt() -> Iterator[None]:
-    """Let a process started meanwhile inherit a blocked Ctrl-C, until it ignores it by itself."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def loky_outcomes(
     tasks: Sequence[Task], function: TaskFunction, *, jobs: int, address: str | None
 ) -> Outcomes:
@@ -126,18 +65,16 @@ def loky_outcomes(
         if task is None:
             return
         if pool is None:
-            pool = ProcessPoolExecutor(
-                1, env=ONE_THREAD, initializer=_start_worker, initargs=(os.getpid(),)
-            )
+            pool = process_pool(1)
             pools.append(pool)
-        with _blocked_interrupt():
+        with blocked_interrupt():
             running[pool.submit(_execute, function, task)] = (pool, task)
 
     try:
         for _ in range(jobs):
             submit(None)
         while running:
-            done, _ = wait(running, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+            done, _ = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
             if not done:
                 yield None
             for future in done:
@@ -173,7 +110,7 @@ def ray_outcomes(
         return
     in_flight: dict[Any, Task] = {}
     waiting = iter(tasks)
-    with _ray_cluster(ray, jobs=jobs, address=address):
+    with ray_cluster(ray, jobs=jobs, address=address):
         # One more try when a node is lost; a task that keeps killing its worker is a failure.
         remote = ray.remote(num_cpus=1, max_retries=1)(_execute)
         limit = max(_RAY_MIN_IN_FLIGHT, 2 * int(ray.cluster_resources().get("CPU", 1)))
@@ -183,7 +120,7 @@ def ray_outcomes(
                     in_flight[remote.remote(function, task)] = task
                 if not in_flight:
                     break
-                done, _ = ray.wait(list(in_flight), num_returns=1, timeout=_POLL_SECONDS)
+                done, _ = ray.wait(list(in_flight), num_returns=1, timeout=POLL_SECONDS)
                 if not done:
                     yield None
                 for ready in done:
@@ -195,29 +132,6 @@ def ray_outcomes(
         finally:
             for handle in in_flight:
                 ray.cancel(handle, force=True)
-
-
-@contextlib.contextmanager
-def _ray_cluster(ray: Any, *, jobs: int, address: str | None) -> Iterator[None]:
-    """Connect to a cluster, or start one; leave alone what the caller has connected to."""
-    if ray.is_initialized():
-        yield
-        return
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
-    # A study sends nothing home unless the user says so.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    local = {"num_cpus": jobs, "include_dashboard": False} if address == "local" else {}
-    ray.init(
-        address=address,
-        runtime_env={"env_vars": ONE_THREAD},
-        logging_level=logging.ERROR,
-        log_to_driver=False,
-        **local,
-    )
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 BACKENDS: dict[str, Callable[..., Outcomes]] = {"joblib": loky_outcomes, "ray": ray_outcomes}

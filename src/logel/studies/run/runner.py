@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from logel.errors import FormatError, OptionError
-from logel.studies.run.backends import BACKENDS, Outcomes, deferred_interrupt
+from logel.studies.run.backends import BACKENDS, Outcomes
 from logel.studies.run.files import exclusive, load_result, save_outcome
 from logel.studies.run.tasks import Failure, Row, Task, TaskFunction, sorted_tasks
 from logel.types import Progress
+from logel.workers import deferred_interrupt
 
 Results = dict[Task, list[Row] | Failure | None]
 
