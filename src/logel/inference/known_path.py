@@ -115,7 +115,8 @@ def step_information(model: Rule, states: Float, parameters: Float) -> tuple[Flo
     both = np.concatenate([steps.design, error[:, :, None], moved[:, :, None]], axis=2)
     inverse = steps.solve(both)
     misfit = np.einsum("md,md->m", error, inverse[:, :, -2]) / model.state_dim
-    noise = (max(float(misfit.mean()), 1e-14) * _step_sizes(misfit))[:, None, None]
+    sizes = _step_sizes(misfit, model.rates_of(parameters, len(misfit)))
+    noise = (max(float((misfit / sizes).mean()), 1e-14) * sizes)[:, None, None]
     inverse = inverse / noise
     products = np.swapaxes(steps.design, 1, 2) @ inverse
     squared = float((moved * inverse[:, :, -1]).sum())

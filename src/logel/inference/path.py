@@ -105,7 +105,7 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
         draws = _or_no_reward(found.gain, basis, draw(method.n_draws, rng), rng)
         draws = draws - (draws @ gauge.directions.T) @ gauge.directions
         # A table of few visits leaves much open; its intervals say so, without a reason for each.
-        said = () if policy.tabular or found.gain < CONVINCING else left_open(gauge, draws)
+        said = () if watched.policy.tabular or found.gain < CONVINCING else left_open(gauge, draws)
         found = replace(
             found, spread=replace(found.spread, draws=draws), notes=(*found.notes, *said)
         )

@@ -10,6 +10,7 @@ import numpy as np
 
 from logel.data.limits import ask_memory
 from logel.data.stage import Stage
+from logel.inference.arrow import SOME_ROWS
 from logel.inference.method import Method
 from logel.inference.noise import (
     CLONED_LEVELS,
@@ -26,7 +27,7 @@ from logel.inference.steps import Steps, joined
 from logel.policies.base import Policy
 from logel.policies.cloning import Clone
 from logel.policies.fisher import Fisher
-from logel.types import Float
+from logel.types import Array, Float
 from logel.worlds.own_episodes import StageJacobian, stage_jacobian
 
 
@@ -108,6 +109,7 @@ class StageRecord:
         n_rows: Number of environment steps behind it.
         clone: None when the parameters are known.
         strength: Precision of the cloning prior.
+        seen: Some of its observations.
     """
 
     sample: StageSample
@@ -115,6 +117,7 @@ class StageRecord:
     n_rows: int
     clone: Clone | None
     strength: float
+    seen: Array
 
     @property
     def dense(self) -> bool:
@@ -167,7 +170,8 @@ def record_stage(
         leave_out = method.uncertainty == "jackknife"
         influence = influences(cloned, jacobian, strength=strength, leave_out=leave_out)
     sample = StageSample(parameters, jacobian, influence)
-    return StageRecord(sample, fisher, stage.n_steps, cloned, strength)
+    seen = stage.observations[:SOME_ROWS].copy()
+    return StageRecord(sample, fisher, stage.n_steps, cloned, strength, seen)
 
 
 def step_metrics(before: StageRecord, after: StageRecord, method: Method) -> list[Metric]:
