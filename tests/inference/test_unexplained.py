@@ -15,7 +15,7 @@ from logel.cli.main import app
 from logel.data.stage import Episode, Stage
 from logel.envs.gridworld import GridMap, gridworld_mdp
 from logel.envs.tabular import TabularMDP
-from logel.errors import FormatError, OptionError
+from logel.errors import FormatError
 from logel.inference.dictionary import Dictionary, arrivals
 from logel.inference.estimate import RewardEstimate
 from logel.inference.single import judged
@@ -208,5 +208,3 @@ def test_the_report_has_a_section(found_and_files: tuple[Unexplained, Path]) -> 
     page = write_report(estimate, folder / "page.html", unexplained=plane).read_text()
     assert "Where it would pay" in page and "<b>0</b>" not in page
     assert "What nobody named" not in write_report(estimate, folder / "page.html").read_text()
-    with pytest.raises(OptionError, match="only an estimate of one learner"):
-        write_report({"a": estimate, "b": estimate}, folder / "x.html", unexplained=found)

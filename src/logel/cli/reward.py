@@ -210,7 +210,7 @@ def report(
     from logel.inference.unexplained import Unexplained
     from logel.report.page import write_report
 
-    result = _reported(run, alone=not (history or picture or checks or unexplained))
+    result = _reported(run, alone=not any((history, picture, checks, unexplained)))
     loaded = None if history is None else cut(LearningHistory.load(history), stages)
     drawn = None if picture is None else picture.read_bytes()
     checked = None if checks is None else EstimateChecks.load(checks)

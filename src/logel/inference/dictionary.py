@@ -172,18 +172,22 @@ def _place(centre: Float) -> str:
 def _actions(did: Array, *, discrete: bool) -> tuple[list[str], Array, Float]:
     """Every action, or size and square of every part of one."""
     if discrete:
-        kinds = np.unique(did[:, 0]) if did.shape[1] == 1 else np.zeros(0)
-        if not 2 < len(kinds) <= _MOST_ACTIONS:
-            # Of two actions the second is the first's opposite.
-            kinds = kinds[1:] if len(kinds) == 2 else kinds[:0]
-        powers = np.array([(int(a), 0) for a in kinds], dtype=int).reshape(-1, 2)
-        return [f"action {a:g}" for a in kinds], powers, np.ones(1)
+        return _numbered(did)
     sizes = np.sqrt(np.mean(did.astype(float) ** 2, axis=0))
     sizes = np.where(sizes > 0, sizes, 1.0)
     parts = range(min(did.shape[1], _MOST_ACTIONS))
     pairs = [(i, power) for i in parts for power in (1, 2)]
     names = [f"action[{i}]" + ("" if power == 1 else " squared") for i, power in pairs]
     return names, np.array(pairs, dtype=int), sizes
+
+
+def _numbered(did: Array) -> tuple[list[str], Array, Float]:
+    """Every action, where they are few; of two the second, which is the first's opposite."""
+    kinds = np.unique(did[:, 0]) if did.shape[1] == 1 else np.zeros(0)
+    if len(kinds) <= 2 or len(kinds) > _MOST_ACTIONS:
+        kinds = kinds[1:2] if len(kinds) == 2 else kinds[:0]
+    powers = np.array([(int(a), 0) for a in kinds], dtype=int).reshape(-1, 2)
+    return [f"action {a:g}" for a in kinds], powers, np.ones(1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,7 +75,7 @@ def estimate_page(
     data = plain(page_data(estimate, history, features=features))
     data["forest"] = plain(forest_data(estimate, group))
     figures = estimate_figures(data)
-    figures["unexplained"] = [] if unexplained is None else unexplained_parts(unexplained)
+    figures["unexplained"] = unexplained_parts(unexplained)
     if picture is not None:
         if not picture.startswith(PNG):
             raise FormatError("the picture of the reward must be a PNG file")
@@ -128,8 +128,6 @@ def write_report(
     if target.is_dir():
         raise OptionError(f"cannot write the report: {target} is a folder; name a file")
     found = _load(Path(result), target) if isinstance(result, str | PathLike) else result
-    if unexplained is not None and not isinstance(found, RewardEstimate):
-        raise OptionError("only an estimate of one learner has an unexplained reward: leave it out")
     if isinstance(found, Mapping):
         page = compare_page(found)
     elif isinstance(found, RewardEstimate):
@@ -141,7 +139,7 @@ def write_report(
             checks=checks,
             unexplained=unexplained,
         )
-    elif history is not None or checks is not None:
+    elif (history, checks, unexplained) != (None, None, None):
         raise OptionError("only an estimate of one history has a history and checks: leave it out")
     elif isinstance(found, GroupEstimate):
         page = estimate_page(found.mean, picture=picture, group=found)

@@ -18,8 +18,10 @@ _WIDTH, _BAR, _SIDE = 640, 26, 300
 _PAID, _COST = "#2a7f62", "#b5483a"
 
 
-def unexplained_parts(found: Unexplained) -> list[str]:
-    """The body of the section."""
+def unexplained_parts(found: Unexplained | None) -> list[str]:
+    """The body of the section; nothing if nobody looked."""
+    if found is None:
+        return []
     said = "".join(f"<li>{escape(line, longest=900)}</li>" for line in found.describe())
     notes = "".join(f"<li>{escape(note, longest=900)}</li>" for note in found.notes)
     shown = [int(j) for j in np.argsort(-found.shares, kind="stable")[:_SHOWN]]
