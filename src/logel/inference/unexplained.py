@@ -96,6 +96,11 @@ class Unexplained:
         n = int(np.searchsorted(np.cumsum(self.shares[order]), _SURE)) + 1
         return tuple(int(j) for j in order[:n])
 
+    @property
+    def verdict(self) -> str:
+        """Whether anything is hidden, in a sentence."""
+        return next(self.describe())
+
     def describe(self) -> Iterator[str]:
         """What was found, in sentences."""
         if not self.found:
