@@ -31,11 +31,13 @@ from logel.inference.contrast import Contrast
 from logel.inference.controls import Variant
 from logel.inference.estimate import RewardEstimate
 from logel.inference.group import GroupEstimate
+from logel.inference.unexplained import Unexplained
 from logel.learners.checkpoints import read_normaliser
 from logel.policies.choose import choose_policy
 from logel.policies.sb3 import SB3Policy, checkpoint_parameters
 from logel.policies.sb3_checkpoint import recorded_gamma
 from logel.policies.sb3_settings import checkpoint_settings
+from logel.report.page_unexplained import unexplained_parts
 from logel.report.study_page import find_studies, read_study, study_page
 from logel.studies.run.files import load_result, save_outcome
 from logel.studies.run.tasks import Task
@@ -121,6 +123,31 @@ def made_group(folder: Path) -> None:
     rng = np.random.default_rng(0)
     one, two = (example(draws=rng.normal(size=(5, 3))) for _ in range(2))
     GroupEstimate(one, {"a": one, "b": two}, np.array([0.1, 0.2, 0.3])).save(folder / "e.json")
+
+
+def made_unexplained(folder: Path) -> None:
+    """What nobody named, on a plane of two elements and an action."""
+    Unexplained(
+        gain=5.0,
+        names=("here", "there", "action 1"),
+        centres=np.array([[0.0, 1.0], [1.0, 0.5], [np.nan, np.nan]]),
+        discrete=False,
+        shares=np.array([0.7, 0.2, 0.1]),
+        amounts=np.array([1.0, -0.5, 0.1]),
+        errors=np.array([0.1, 0.2, 0.3]),
+        feature_names=("speed",),
+        alike=np.array([0.3]),
+        correlations=np.array([-0.2]),
+        entangled=0.5,
+        rule="replay",
+    ).save(folder / "u.json")
+
+
+def read_unexplained(folder: Path) -> None:
+    """Read, said, and drawn."""
+    found = Unexplained.load(folder / "u.json")
+    found.summary()
+    unexplained_parts(found)
 
 
 def made_checks(folder: Path) -> None:
@@ -244,6 +271,7 @@ READERS = (
     Reader("estimate", made_estimate, read_estimate),
     Reader("contrast", made_contrast, read_estimate),
     Reader("check", made_checks, read_checks),
+    Reader("unexplained", made_unexplained, read_unexplained),
     Reader("CSV", lambda folder: made_tables(folder, "csv"), read_csv),
     Reader("Parquet", lambda folder: made_tables(folder, "parquet"), read_parquet),
     Reader("Minari", lambda folder: small_history().slice(1).to_minari(folder / "d"), read_minari),

@@ -13,7 +13,7 @@ from logel.cli.compare import GroupsCommand, compare
 from logel.cli.console import Commands, Stopped, options_of_all
 from logel.cli.data import export_history, import_history, inspect
 from logel.cli.record import record, record_gridworld
-from logel.cli.reward import infer, report, train
+from logel.cli.reward import infer, report, train, unexplained
 from logel.cli.studies import build_networks, demo, reproduce
 from logel.errors import LogelError, one_line, printed
 
@@ -30,7 +30,7 @@ recorders.command("gridworld")(record_gridworld)
 FIRST, THEN, PAPER = "From a run to its reward", "With what came out", "The paper"
 app.add_typer(recorders, name="record", rich_help_panel=FIRST)
 app.command("import", rich_help_panel=FIRST)(import_history)
-for command in (inspect, infer, check, report):
+for command in (inspect, infer, check, unexplained, report):
     app.command(rich_help_panel=FIRST)(command)
 app.command(rich_help_panel=THEN)(train)
 app.command(cls=GroupsCommand, rich_help_panel=THEN)(compare)

@@ -105,6 +105,44 @@ def infer(
         typer.echo(_ASK, err=True)
 
 
+def unexplained(
+    history: Annotated[Path, Argument(help="Folder of the history behind the estimate.")],
+    estimate: Annotated[Path, Argument(help="The estimate, as saved by logel infer --out.")],
+    policy: FamilyName = "auto",
+    clone: Clone = False,
+    features: FeaturesName = None,
+    stages: StageRange = None,
+    world: WorldFile = None,
+    out: Annotated[
+        Path | None, Option(help="Save what was found as JSON, for logel report --unexplained.")
+    ] = None,
+    device: Annotated[str, Option(help="Where to compute: cpu or cuda.")] = "cpu",
+    json_output: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Look for a reward that no named feature explains: is there any, and where does it pay?"""
+    from logel.data.history import LearningHistory
+    from logel.inference.estimate import RewardEstimate
+    from logel.policies.choose import choose_common_policy
+
+    if out is not None:
+        check_target(out)
+    found = RewardEstimate.load(estimate)
+    loaded = cut(LearningHistory.load(history), stages)
+    family = choose_common_policy({"history": loaded}, policy, known=not clone, device=device)
+    with progress_bars(quiet or json_output, verbose=verbose) as report:
+        answer = found.unexplained(
+            loaded,
+            family,
+            features=named_features(features),
+            use_parameters=not clone,
+            world=None if world is None else known_world(world, family),
+            progress=report,
+        )
+    save_and_show(answer, out, json_output=json_output)
+
+
 def known_world(path: Path, family: Policy) -> KnownWorld:
     """A world out of a file, for a policy that sees numbered states."""
     from logel.policies.softmax import TabularSoftmax
@@ -159,6 +197,9 @@ def report(
         Path | None, Option(help="What `logel check` saved: adds a section on the controls.")
     ] = None,
     picture: Annotated[Path | None, Option(help="A PNG of the reward to show as it is.")] = None,
+    unexplained: Annotated[
+        Path | None, Option(help="What `logel unexplained` saved about the estimate.")
+    ] = None,
     open_page: Annotated[bool, Option("--open", help="Show it in the browser.")] = False,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -166,16 +207,20 @@ def report(
     """Write one HTML page, readable offline, about an estimate or a study."""
     from logel.data.history import LearningHistory
     from logel.inference.check import EstimateChecks
+    from logel.inference.unexplained import Unexplained
     from logel.report.page import write_report
 
-    result = _reported(run, alone=history is None and picture is None and checks is None)
+    result = _reported(run, alone=not any((history, picture, checks, unexplained)))
     loaded = None if history is None else cut(LearningHistory.load(history), stages)
     drawn = None if picture is None else picture.read_bytes()
     checked = None if checks is None else EstimateChecks.load(checks)
     with progress_bars(quiet or json_output) as told:
         if loaded is not None:
             loaded = read_with_progress(loaded, told)
-        page = write_report(result, out, history=loaded, picture=drawn, checks=checked)
+        hidden = None if unexplained is None else Unexplained.load(unexplained)
+        page = write_report(
+            result, out, history=loaded, picture=drawn, checks=checked, unexplained=hidden
+        )
     size = page.stat().st_size
     sentence = f"wrote {page} ({size / 1e3:.0f} kB)"
     answer({"report": str(page), "bytes": size}, sentence, json_output=json_output)

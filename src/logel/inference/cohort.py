@@ -15,9 +15,10 @@ import numpy as np
 
 from logel.data.history import LearningHistory
 from logel.errors import IdentificationError, LogelError, OptionError
-from logel.inference.answer import Asked, Found, answer
+from logel.inference.answer import Asked, answer
 from logel.inference.direction import Evidence, Stack, student_accounts
 from logel.inference.estimate import RewardEstimate
+from logel.inference.found import Found
 from logel.inference.gauge import Gauge
 from logel.inference.gauge_sums import common_gauge
 from logel.inference.null import no_reward

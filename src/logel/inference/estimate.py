@@ -34,10 +34,15 @@ from logel.inference.saved import (
 from logel.inference.shares import LearnerShare, share_lines
 from logel.inference.status import Status
 from logel.inference.verdict import Verdict, beside_walk, median_explained, verdict_of
-from logel.types import Float
+from logel.types import FeatureFunction, Float, Progress
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from logel.data.history import LearningHistory
+    from logel.inference.unexplained import Unexplained
+    from logel.policies.base import Policy
+    from logel.replay.learner import Learner
 
 FORMAT = "logel-estimate"
 # 2 added `planning`; files of version 1 are read as estimates without it. 3 gives every direction
@@ -265,6 +270,43 @@ class RewardEstimate:
                 f"planning: intervals {by_episodes:.2f} times as wide with twice the episodes, "
                 f"{by_stages:.2f} with twice the stages"
             )
+
+    def unexplained(
+        self,
+        history: LearningHistory,
+        policy: Policy | None = None,
+        *,
+        features: FeatureFunction | None = None,
+        use_parameters: bool = True,
+        learner: Learner | None = None,
+        world: Any = None,
+        progress: Progress | None = None,
+    ) -> Unexplained:
+        """Look for a reward that no named feature explains: is there any, where, how sure is it?
+
+        The learner's rule is offered one more reward, from a dictionary made of what was observed:
+        states of a table, bumps over continuous observations, actions.
+
+        Args:
+            history: What the estimate was made from, of one learner.
+            policy: As for `infer_reward`, like all that follows.
+            features: Of the reward, where the episodes carry none.
+            use_parameters: Whether recorded parameters are used.
+            learner: For "replay".
+            world: What is known of the world.
+            progress: Called with (what, done, total) during long work.
+        """
+        # What it needs knows networks, which readers of estimates do without.
+        from logel.inference.hidden import find_unexplained
+
+        return find_unexplained(
+            *(history, self.weights, self.config, policy),
+            features=features,
+            use_parameters=use_parameters,
+            learner=learner,
+            world=world,
+            progress=progress,
+        )
 
     def __repr__(self) -> str:
         return estimate_line(self)

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logel.inference.answer import Found, path_words
 from logel.inference.arrow import repeated_in, sketched
+from logel.inference.found import Found, path_words
 from logel.inference.gauge import Gauge, JacobianMoments, explain_grams
 from logel.inference.method import Method
 from logel.inference.more_data import Planning

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -21,32 +20,32 @@ import numpy as np
 from logel.data.contents import Kept
 from logel.data.history import LearningHistory
 from logel.data.settings import LearnerSettings
-from logel.data.stage import Stage
 from logel.errors import IdentificationError, OptionError
-from logel.inference.answer import Asked, CloneFacts, Found, answer
+from logel.inference.answer import Asked, CloneFacts, answer
 from logel.inference.arguments import settled
 from logel.inference.cohort import Cohort, Histories, infer_each, named_histories
 from logel.inference.contrast import Contrast
 from logel.inference.estimate import RewardEstimate
 from logel.inference.extremes import in_words
+from logel.inference.found import Found
 from logel.inference.functions import find_weights, function_steps, words
 from logel.inference.gauge import FAR_LEVEL, Gauge, check_movement
 from logel.inference.group import GroupEstimate, group_estimate
 from logel.inference.masked import allowing, allowing_all
 from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
+from logel.inference.passes import basis_sums, stage_parameters
 from logel.inference.path import find_along_path, path_applies
 from logel.inference.replayed import find_by_replay, replay_applies
 from logel.inference.shared import shared_estimate
 from logel.inference.status import Status
 from logel.inference.watched import Look, Watched, naming, unheard
 from logel.policies.base import Policy
-from logel.policies.cloning import ClonedPath, known_or_cloned
 from logel.replay.learner import Learner
-from logel.rules.functions import Basis, StageSums, stage_sums
+from logel.rules.functions import Basis
 from logel.rules.rates import Rates
 from logel.threads import limited_threads
-from logel.types import FeatureFunction, Float, Progress
+from logel.types import FeatureFunction, Progress
 from logel.workers import SERIAL, Executor, Workers, opened
 from logel.worlds.known import KnownWorld, known_world
 
@@ -327,7 +326,7 @@ def _along_path(watched: Watched, look: Look, method: Method) -> _Outcome:
 def _by_replay(watched: Watched, look: Look, method: Method, learner: Learner | None) -> _Outcome:
     """Policies move as the learner's own code moves them."""
     other, gauge, _, _ = _in_functions(watched, look, METHODS["mirror"])
-    parameters, path = _path(watched, look, method)
+    parameters, path = stage_parameters(watched, look, method)
     found = find_by_replay(watched, method, parameters, gauge, other, learner)
     if found.rule == "replay":
         # What Jacobians hardly tell is no matter here: intervals are those of replayed updates.
@@ -335,27 +334,12 @@ def _by_replay(watched: Watched, look: Look, method: Method, learner: Learner | 
     return found, gauge, method, CloneFacts.of_path(path)
 
 
-def _path(watched: Watched, look: Look, method: Method) -> tuple[Float, ClonedPath | None]:
-    """Parameters of every stage, and the clones behind them if they are not known."""
-    if look.parameters is not None:
-        return look.parameters, None
-    return known_or_cloned(
-        watched.history,
-        watched.policy,
-        method.clone,
-        use_parameters=False,
-        rng=np.random.default_rng(watched.seed),
-        progress=watched.report,
-        run=watched.run,
-    )
-
-
 def _in_parameters(watched: Watched, look: Look, method: Method) -> _Outcome:
     """Parameters move along Jacobians."""
     gauge = look.gauge(bootstrap=False)
     if method.centres:
         watched = replace(watched, offset=look.seen.moments.offset(beyond=FAR_LEVEL))
-    parameters, path = _path(watched, look, method)
+    parameters, path = stage_parameters(watched, look, method)
     check_movement(np.diff(parameters, axis=0))
     groups = max(min(method.n_groups, look.fewest), 1)
     steps = ParameterSteps(
@@ -383,7 +367,7 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
     gauge = look.gauge(bootstrap=method.bootstrap)
     watched = replace(watched, offset=look.seen.moments.offset())
     history, rates = watched.history, watched.history.learning_rates
-    parameters, path = _path(watched, look, method)
+    parameters, path = stage_parameters(watched, look, method)
     if method.debias is None:
         method = replace(method, debias=not history.own_episodes)
     if method.rates is None:
@@ -392,7 +376,7 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
         watched.policy, method.state_features, look.scale, deviations=method.deviations
     )
     steps = function_steps(
-        _sums(watched, basis, parameters, method),
+        basis_sums(watched, basis, parameters, method),
         pool=method.pool,
         prior_strength=None if path is None else method.clone.prior_strength,
         rates=rates,
@@ -423,23 +407,3 @@ def _warned(found: Found, lagging: bool) -> Found:
     """A lag is alike at all steps: their disagreement shows part of what it does."""
     sound = found.solved in (Status.OK, Status.RANK_DEFICIENT)
     return replace(found, solved=Status.OTHER_EPISODES) if lagging and sound else found
-
-
-def _sums(watched: Watched, basis: Basis, parameters: Float, method: Method) -> list[StageSums]:
-    """Every stage in the basis, streamed."""
-    work = partial(
-        _stage_sums,
-        basis,
-        gamma=watched.gamma,
-        trace=method.trace,
-        bootstrap=method.bootstrap,
-        n_groups=method.n_groups,
-    )
-    return list(watched.each(work, zip_longest(parameters, parameters[1:]), "advantages"))
-
-
-def _stage_sums(
-    basis: Basis, stage: Stage, policies: tuple[Float, Float | None], **options: Any
-) -> StageSums:
-    """One stage in the basis, with its policy and the next one."""
-    return stage_sums(basis, stage, *policies, **options)

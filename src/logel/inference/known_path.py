@@ -97,6 +97,32 @@ def fit_known_path(
     )
 
 
+def step_information(model: Rule, states: Float, parameters: Float) -> tuple[Float, Float, float]:
+    """What every step says about a change of the parameters, in units of its noise.
+
+    Args:
+        model: A rule in its world.
+        states: Known, (m + 1, D).
+        parameters: Weights and nuisance parameters around which it is asked, (q + k,).
+
+    Returns:
+        Information (m, q + k, q + k), pulls away from the parameters (m, q + k), and the squared
+        movement of all steps.
+    """
+    steps = _Steps.of(model, states[:-1], parameters)
+    error = states[1:] - steps.following
+    moved = np.diff(states, axis=0)
+    both = np.concatenate([steps.design, error[:, :, None], moved[:, :, None]], axis=2)
+    inverse = steps.solve(both)
+    misfit = np.einsum("md,md->m", error, inverse[:, :, -2]) / model.state_dim
+    sizes = _step_sizes(misfit, model.rates_of(parameters, len(misfit)))
+    noise = (max(float((misfit / sizes).mean()), 1e-14) * sizes)[:, None, None]
+    inverse = inverse / noise
+    products = np.swapaxes(steps.design, 1, 2) @ inverse
+    squared = float((moved * inverse[:, :, -1]).sum())
+    return products[:, :, :-2], products[:, :, -2], squared
+
+
 class _Steps(NamedTuple):
     """What a model says about steps from known states, and products with its noise."""
 

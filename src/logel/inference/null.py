@@ -45,7 +45,7 @@ def turned_gain(steps: Steps, learning_rates: Float | None, *, seed: int) -> flo
     """
     grams = steps.grams()
     square, inner = grams[:, :-1, :-1], grams[:, :-1, -1]
-    blocks = _signs(steps.n_steps, seed, ways=max(1, _BLOCK // inner.size))
+    blocks = step_signs(steps.n_steps, seed, ways=max(1, _BLOCK // inner.size))
     if learning_rates is None:
         explained = np.concatenate([_with_own_rates(square, inner, signs) for signs in blocks])
     else:
@@ -66,7 +66,7 @@ def shortness(n_steps: int) -> tuple[str, ...]:
     )
 
 
-def _signs(m: int, seed: int, ways: int) -> Iterator[Float]:
+def step_signs(m: int, seed: int, ways: int) -> Iterator[Float]:
     """Ways to turn steps round, so many at once, shape (ways, m).
 
     The very first turns none; opposites count as one.

@@ -20,8 +20,8 @@ import numpy as np
 
 from logel.data.stage import Stage
 from logel.errors import HistoryError
-from logel.inference.answer import Found, path_words
 from logel.inference.arrow import less_decided, repeated_in, sketched
+from logel.inference.found import Found, path_words
 from logel.inference.gauge import Gauge, JacobianMoments, explain_grams
 from logel.inference.method import Method
 from logel.inference.noise import IdentityMetric

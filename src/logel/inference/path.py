@@ -18,10 +18,10 @@ from scipy.special import logsumexp
 
 from logel.data.stage import Stage
 from logel.errors import IdentificationError, OptionError
-from logel.inference.answer import Found
 from logel.inference.arrow import repeated_share
 from logel.inference.choose import RuleChoice, choose_rule, prior_cost
 from logel.inference.direction import Account, Evidence, student_accounts
+from logel.inference.found import Found
 from logel.inference.gauge import FAR_LEVEL, Fit, Gauge, check_movement, explain
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
@@ -84,16 +84,9 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
             f"({LARGEST_KNOWN} if they are known; hidden, their cube times the steps may reach "
             f"{AFFORDABLE:.2g}) and up to {LARGEST_ROWS} observed times: use 'two-step' for others"
         )
-    common, policy = watched.common, watched.policy
-    moments = common.moments
-    names = _among((TabularWorld if policy.tabular else LinearWorld).offers, method)
-    # Q-learners are drawn to what they have not tried by rewards below its first value, zero: the
-    # level of the features is theirs to see, unless it is so far off that it cannot be meant.
-    beyond = FAR_LEVEL if "q-learning" in names else 0.0
-    watched = replace(watched, offset=moments.offset(beyond=beyond))
-    gauge = common.gauge(bootstrap=_life_goes_on(policy, names))
-    basis = feature_basis(gauge, moments.ranges())
-    worlds = _Worlds(watched, basis, look)
+    names, offset, basis = grounds(watched, method)
+    watched = replace(watched, offset=offset)
+    worlds = Worlds(watched, basis, look)
     rng = np.random.default_rng(watched.seed)
     known = look.parameters
     if known is None:
@@ -101,7 +94,7 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
     else:
         found, draw = _regressed(worlds, names, method, known)
     # Another of the rules may have heard what the chosen one cannot.
-    gauge = look.gauge(bootstrap=_life_goes_on(policy, [found.rule]))
+    gauge = look.gauge(bootstrap=_life_goes_on(watched.policy, [found.rule]))
     found = replace(
         found,
         weights=gauge.project(found.weights),
@@ -112,11 +105,23 @@ def find_along_path(watched: Watched, look: Look, method: Method) -> tuple[Found
         draws = _or_no_reward(found.gain, basis, draw(method.n_draws, rng), rng)
         draws = draws - (draws @ gauge.directions.T) @ gauge.directions
         # A table of few visits leaves much open; its intervals say so, without a reason for each.
-        said = () if policy.tabular or found.gain < CONVINCING else left_open(gauge, draws)
+        said = () if watched.policy.tabular or found.gain < CONVINCING else left_open(gauge, draws)
         found = replace(
             found, spread=replace(found.spread, draws=draws), notes=(*found.notes, *said)
         )
     return found, gauge
+
+
+def grounds(watched: Watched, method: Method) -> tuple[list[str], Float | None, Float]:
+    """Rules to try, constants to take off the features, and the basis of what can be told."""
+    common, policy = watched.common, watched.policy
+    moments = common.moments
+    names = _among((TabularWorld if policy.tabular else LinearWorld).offers, method)
+    # Q-learners are drawn to what they have not tried by rewards below its first value, zero: the
+    # level of the features is theirs to see, unless it is so far off that it cannot be meant.
+    beyond = FAR_LEVEL if "q-learning" in names else 0.0
+    gauge = common.gauge(bootstrap=_life_goes_on(policy, names))
+    return names, moments.offset(beyond=beyond), feature_basis(gauge, moments.ranges())
 
 
 def feature_basis(gauge: Gauge, ranges: Float) -> Float:
@@ -186,7 +191,7 @@ def _or_no_reward(gain: float, basis: Float, draws: Float, rng: np.random.Genera
     return np.where(nothing[:, None], anything, draws)
 
 
-class _Worlds:
+class Worlds:
     """Builds the world a policy family acts in, with all episodes or without some of them."""
 
     def __init__(self, watched: Watched, basis: Float, look: Look) -> None:
@@ -202,7 +207,7 @@ class _Worlds:
         self.world = company.world(own, basis, watched.offset, None, 0)
 
     @property
-    def elsewhere(self) -> _Worlds:
+    def elsewhere(self) -> Worlds:
         """The same for another process."""
         there = copy(self)
         there.watched = self.watched.elsewhere
@@ -242,7 +247,7 @@ class _Worlds:
 
 
 def _smoothed(
-    worlds: _Worlds, names: list[str], method: Method
+    worlds: Worlds, names: list[str], method: Method
 ) -> tuple[Found, Callable[[int, np.random.Generator], Float]]:
     """Path, weights and rule together; and how to draw weights."""
     watched, basis = worlds.watched, worlds.basis
@@ -292,7 +297,7 @@ def _smoothed(
     return found, lambda n, rng: _averaged_draws(choice, noise, n, rng) @ back.T
 
 
-def _smoothed_in(name: str, fit: JointFit, worlds: _Worlds, world: World) -> Float:
+def _smoothed_in(name: str, fit: JointFit, worlds: Worlds, world: World) -> Float:
     """Weights (q,) that a fit goes to in another world."""
     rule = worlds.rule(name, world)
     if fit.draws is not None:
@@ -300,7 +305,7 @@ def _smoothed_in(name: str, fit: JointFit, worlds: _Worlds, world: World) -> Flo
     return fit_path(rule, max_rounds=1, start=fit, weights_only=True).weights
 
 
-def _regressed_in(name: str, states: Float, worlds: _Worlds, world: World) -> Float:
+def _regressed_in(name: str, states: Float, worlds: Worlds, world: World) -> Float:
     """Weights (q,) that regressing on a known path gives in another world."""
     fit = fit_known_path(worlds.rule(name, world), states, max_rounds=6)
     return fit.parameters[: worlds.basis.shape[1]]
@@ -392,7 +397,7 @@ def _averaged_draws(choice: RuleChoice, spread: Float, n: int, rng: np.random.Ge
 
 
 def _regressed(
-    worlds: _Worlds, names: list[str], method: Method, states: Float
+    worlds: Worlds, names: list[str], method: Method, states: Float
 ) -> tuple[Found, Callable[[int, np.random.Generator], Float]]:
     """Weights and rule, the path being known; and how to draw weights."""
     basis, watched = worlds.basis, worlds.watched
@@ -457,7 +462,7 @@ def _regressed(
 
 
 def _without_groups(
-    worlds: _Worlds, policies: Float, shifted: Callable[[_Worlds, World], Float]
+    worlds: Worlds, policies: Float, shifted: Callable[[Worlds, World], Float]
 ) -> Float:
     """Weights with each group of episodes left out of the world model, shape (g, q).
 
@@ -478,7 +483,7 @@ def _without_groups(
 
 
 def _without(
-    common: tuple[_Worlds, int, Float, Callable[[_Worlds, World], Float]], group: int
+    common: tuple[Worlds, int, Float, Callable[[Worlds, World], Float]], group: int
 ) -> Float:
     """Weights (q,) without one group of episodes."""
     worlds, n_groups, policies, shifted = common

@@ -16,7 +16,7 @@ import numpy as np
 from logel.data.history import LearningHistory
 from logel.data.settings import LearnerSettings
 from logel.errors import IdentificationError, OptionError
-from logel.inference.answer import Found
+from logel.inference.found import Found
 from logel.inference.gauge import Fit, Gauge
 from logel.inference.method import Method
 from logel.inference.null import ENOUGH_STEPS, shortness
@@ -106,15 +106,15 @@ def find_by_replay(
         other: What another rule found: the first guess, and the way out if replay explains little.
         learner: The update, if it is not one that the history names.
     """
-    course = _course(watched, method, parameters)
-    learners, notes = ([learner], ()) if learner is not None else _learners(watched, course)
+    course = course_of(watched, method, parameters)
+    learners, notes = ([learner], ()) if learner is not None else learners_of(watched, course)
     fits = _fitted(watched, method, course, learners, other.weights)
     found = _found(watched, method, course, fits, gauge, other)
     logger.info("replay explains %.3f, %s %.3f", fits[0].fit.explained, other.rule, _share(other))
     return replace(found, notes=(*notes, *found.notes))
 
 
-def _course(watched: Watched, method: Method, parameters: Float) -> Course:
+def course_of(watched: Watched, method: Method, parameters: Float) -> Course:
     """The first steps of the history as tensors."""
     n = min(len(parameters), method.n_stages + 1)
     notes = watched.history.notes
@@ -134,7 +134,7 @@ def _course(watched: Watched, method: Method, parameters: Float) -> Course:
     return course
 
 
-def _learners(watched: Watched, course: Course) -> tuple[list[Learner], tuple[str, ...]]:
+def learners_of(watched: Watched, course: Course) -> tuple[list[Learner], tuple[str, ...]]:
     """The learner that the history names, or the ordinary ones; and what to know about it."""
     settings, n_inputs = LearnerSettings.of(watched.history), course.batches[0].inputs.shape[1]
     notes = [batch.notes for batch in course.batches]

@@ -21,11 +21,13 @@ from logel.inference.check import EstimateChecks
 from logel.inference.contrast import Contrast
 from logel.inference.estimate import RewardEstimate
 from logel.inference.group import GroupEstimate
+from logel.inference.unexplained import Unexplained
 from logel.report.page_compare import compare_page
 from logel.report.page_data import page_data
 from logel.report.page_figures import estimate_figures
 from logel.report.page_forest import contrast_page, forest_data
 from logel.report.page_parts import PNG, assemble, image, section, table
+from logel.report.page_unexplained import unexplained_parts
 from logel.report.page_words import sentence
 from logel.report.safe_text import clean, escape, number, plain
 from logel.report.study_page import find_studies, study_page
@@ -37,6 +39,10 @@ _SECTIONS = {
     "weights": ("What it wants", ""),
     "learners": ("Who says so", ""),
     "map": ("Where it is paid", ""),
+    "unexplained": (
+        "What nobody named",
+        "The learner was offered one more reward from a dictionary made of what was observed.",
+    ),
     "identified": ("What the data can tell, and what not", ""),
     "stages": (
         "Watching it learn",
@@ -58,6 +64,7 @@ def estimate_page(
     picture: bytes | None = None,
     group: GroupEstimate | None = None,
     checks: EstimateChecks | None = None,
+    unexplained: Unexplained | None = None,
 ) -> str:
     """The page of an estimate, as HTML; see `write_report`.
 
@@ -68,12 +75,13 @@ def estimate_page(
     data = plain(page_data(estimate, history, features=features))
     data["forest"] = plain(forest_data(estimate, group))
     figures = estimate_figures(data)
+    figures["unexplained"] = unexplained_parts(unexplained)
     if picture is not None:
         if not picture.startswith(PNG):
             raise FormatError("the picture of the reward must be a PNG file")
         alt = "The reward, as drawn by whoever made this page"
         figures["map"].append(image(picture, title="A picture of the reward", alt=alt))
-    sections = [section(name, *_SECTIONS[name], parts) for name, parts in figures.items()]
+    sections = [section(name, *_SECTIONS[name], figures.get(name, [])) for name in _SECTIONS]
     body = [
         _hero(data),
         _list_section("warnings", "Warnings", data["warnings"], marker="warnings"),
@@ -94,6 +102,7 @@ def write_report(
     features: FeatureFunction | None = None,
     picture: bytes | None = None,
     checks: EstimateChecks | None = None,
+    unexplained: Unexplained | None = None,
 ) -> Path:
     """Write the report of an estimate, of an estimate's file, or of a study's folder.
 
@@ -107,6 +116,7 @@ def write_report(
         features: Computes the reward features, where the history carries none.
         picture: A PNG of the reward to show as it is.
         checks: Controls of the estimate, see `logel.check_estimate`.
+        unexplained: What `estimate.unexplained(history)` found, for a section of its own.
 
     Returns:
         The path of the page.
@@ -121,8 +131,15 @@ def write_report(
     if isinstance(found, Mapping):
         page = compare_page(found)
     elif isinstance(found, RewardEstimate):
-        page = estimate_page(found, history, features=features, picture=picture, checks=checks)
-    elif (history, checks) != (None, None):
+        page = estimate_page(
+            found,
+            history,
+            features=features,
+            picture=picture,
+            checks=checks,
+            unexplained=unexplained,
+        )
+    elif (history, checks, unexplained) != (None, None, None):
         raise OptionError("only an estimate of one history has a history and checks: leave it out")
     elif isinstance(found, GroupEstimate):
         page = estimate_page(found.mean, picture=picture, group=found)
