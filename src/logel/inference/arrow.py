@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from logel.policies.base import Policy
-from logel.types import Array, Flags, Float
+from logel.types import Array, Float
 
 # Share of its decisions that a policy keeps if it does no worse than to change its mind.
 _KEPT = 0.5
@@ -27,6 +27,8 @@ SOME_ROWS = 1000
 _FEWEST_STEPS, _WAYS = 5, 2000
 # Share of those ways in which what is left would return as much: two questions are asked.
 _CHANCE = 0.01
+# Shares below this are nothing, whether chance or not.
+_LITTLE = 0.02
 
 
 def less_decided(
@@ -77,9 +79,8 @@ def repeated_in(steps: Float, rates: Float, weights: Float, *, noisy: bool = Fal
     """
     predicted = rates[:, None] * (steps[:, :, :-1] @ weights)
     if noisy:
-        apart = _apart(len(steps))
-        square = float((predicted @ predicted.T)[apart].sum())
-        length = float((steps[:, :, -1] @ predicted.T)[apart].sum()) / square if square > 0 else 0
+        square = _products(predicted, predicted)
+        length = _products(steps[:, :, -1], predicted) / square if square > 0 else 0
         predicted = predicted * (length if length > 0 else 1.0)
     return repeated_share(steps[:, :, -1], steps[:, :, -1] - predicted)
 
@@ -110,17 +111,19 @@ def _returning(moved: Float, left: Float, seed: int) -> float:
 
     Only pairs of steps that share no stage are compared: errors of a clone enter both of its steps.
     """
-    m = len(moved)
-    apart = _apart(m)
-    common = float((moved @ moved.T)[apart].sum())
+    m, common, found = len(moved), _products(moved, moved), _products(left, left)
+    if common <= 0 or found < _LITTLE * common:
+        return 0.0
+    apart = np.abs(np.subtract.outer(np.arange(m), np.arange(m))) > 1
     rest = np.where(apart, left @ left.T, 0.0)
     signs = np.random.default_rng([seed, m]).choice([-1.0, 1.0], (_WAYS, m))
-    turned = np.einsum("si,ij,sj->s", signs, rest, signs)
-    if common <= 0 or (turned >= rest.sum()).mean() > _CHANCE:
+    turned = ((signs @ rest) * signs).sum(axis=1)
+    if (turned >= rest.sum() * (1 - 1e-9)).mean() > _CHANCE:
         return 0.0
-    return float(np.clip(rest.sum() / common, 0.0, 1.0))
+    return min(found / common, 1.0)
 
 
-def _apart(m: int) -> Flags:
-    """Which of m steps share no stage, shape (m, m)."""
-    return np.asarray(np.abs(np.subtract.outer(np.arange(m), np.arange(m))) > 1)
+def _products(one: Float, other: Float) -> float:
+    """Sum of the inner products of all pairs of steps (m, k) that share no stage."""
+    near = (one * other).sum() + (one[1:] * other[:-1]).sum() + (one[:-1] * other[1:]).sum()
+    return float(one.sum(axis=0) @ other.sum(axis=0) - near)
