@@ -54,9 +54,7 @@ OPENED = "17: intervals of six steps and more that show no reward exclude no dir
 BACKWARDS = "17: what is unlearnt may be a learner of the opposite reward, read backwards"
 LEFT_OVER = "17: natural steps leave the same again where gradients are fitted"
 ASIDE = "20: every stage sets episodes of its own aside, whoever clones it"
-STARTS = (
-    "20: clones start elsewhere, so that rounds of joint fits, which end by evidence, do so too"
-)
+STARTS = "20: clones start elsewhere, and so do joint fits, which end by evidence, not by rest"
 # In the pooled world centring is exact but for the critic's ridge, with which its effect shrinks;
 # how little it does to "mirror" was measured.
 LITTLE, LESS = 1e-3, 1e-4
