@@ -276,7 +276,7 @@ def test_forced_actions_carry_no_score(env: Crossroad) -> None:
 
 
 def test_the_even_clone_is_equally_informed_in_all_directions(env: Crossroad) -> None:
-    from logel.policies.cloning import clone
+    from logel.policies.cloned_path import clone
 
     stages = [
         [drive(env, (gap, gap, gap, 5, 40), seed) for seed in range(20)] for gap in (0.5, 1.5)

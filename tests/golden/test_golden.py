@@ -53,6 +53,8 @@ STRAYED = "17: steps between known policies do not count for less because they s
 OPENED = "17: intervals of six steps and more that show no reward exclude no direction"
 BACKWARDS = "17: what is unlearnt may be a learner of the opposite reward, read backwards"
 LEFT_OVER = "17: natural steps leave the same again where gradients are fitted"
+ASIDE = "20: every stage sets episodes of its own aside, whoever clones it"
+STARTS = "20: clones start elsewhere, and so do joint fits, which end by evidence, not by rest"
 # In the pooled world centring is exact but for the critic's ridge, with which its effect shrinks;
 # how little it does to "mirror" was measured.
 LITTLE, LESS = 1e-3, 1e-4
@@ -107,10 +109,14 @@ CHANGED = (
     Change("grid-s*-cloned/default", NUMBERS, BY_VALUES, 1e-4),
     Change("*control-*/*", INTERVALS, OPENED),
     Change("*-known-rates/*", INTERVALS, OPENED),
-    Change("categorical-unequal-known/paper", INTERVALS, OPENED),
     Change("long-*-cloned/*", INTERVALS, OPENED),
     Change("control-backwards/default", STATUS, BACKWARDS),
     Change("long-table-known/*", (*STATUS, *INTERVALS), LEFT_OVER),
+    Change("*", ("held_out",), ASIDE),
+    Change("linear-*-cloned*/default*", (*NUMBERS, "models"), STARTS, 0.03),
+    Change("linear-gradient-cloned/joint-gradient", (*NUMBERS, "models"), STARTS, 0.01),
+    Change("long-linear-cloned/default", (*NUMBERS, "models"), STARTS, 0.01),
+    Change("table-unequal/paper", NUMBERS, STARTS, 1e-4),
 )
 
 STORED: dict[str, Any] = read(ESTIMATES)["entries"]

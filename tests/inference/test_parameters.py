@@ -19,7 +19,7 @@ from logel.inference.regression import Regression, less_error
 from logel.inference.status import Status
 from logel.inference.steps import compress
 from logel.learners.tabular import GPOMDPLearner, RandomWalk, observe
-from logel.policies.cloning import clone
+from logel.policies.cloned_path import clone
 from logel.policies.softmax import LinearSoftmax
 from logel.worlds.own_episodes import stage_jacobian
 

@@ -16,16 +16,8 @@ from logel.data.history import LearningHistory
 from logel.data.stage import Episode, Stage
 from logel.errors import HistoryError, OptionError, PolicyError
 from logel.policies.base import Policy
-from logel.policies.cloning import (
-    CloneConfig,
-    ClonedPath,
-    CloneMethod,
-    clone,
-    clone_stage,
-    parent,
-    still_needed,
-    stops_early,
-)
+from logel.policies.cloned_path import ClonedPath, clone, parent, still_needed
+from logel.policies.cloning import CloneConfig, CloneMethod, clone_stage, stops_early
 from logel.policies.gaussian import LinearGaussian
 from logel.policies.networks import MLPCategorical, MLPGaussian
 from logel.policies.softmax import LinearSoftmax, TabularSoftmax

@@ -17,7 +17,8 @@ from logel.data.stage import Episode, Stage
 from logel.envs.tabular import softmax_policy
 from logel.errors import OptionError, PolicyError
 from logel.policies.base import Policy
-from logel.policies.cloning import CloneConfig, clone
+from logel.policies.cloned_path import clone
+from logel.policies.cloning import CloneConfig
 from logel.policies.fisher import BlockFisher, DenseFisher, Fisher, ProductFisher
 from logel.policies.gaussian import GaussianPolicy, LinearGaussian
 from logel.policies.networks import MLPCategorical, MLPGaussian

@@ -12,7 +12,8 @@ from logel.data.history import LearningHistory
 from logel.errors import IdentificationError
 from logel.inference.gauge_sums import GaugeSums
 from logel.policies.base import Policy
-from logel.policies.cloning import CloneConfig, clone
+from logel.policies.cloned_path import clone
+from logel.policies.cloning import CloneConfig
 from logel.rewards.features import feature_names, featured
 from logel.rewards.linear import LinearReward
 from logel.types import FeatureFunction

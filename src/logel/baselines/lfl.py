@@ -18,7 +18,8 @@ import numpy as np
 from logel.baselines.checks import check_positive, check_stages
 from logel.data.history import LearningHistory
 from logel.errors import PolicyError, check_gamma
-from logel.policies.cloning import CloneConfig, clone
+from logel.policies.cloned_path import clone
+from logel.policies.cloning import CloneConfig
 from logel.policies.softmax import TabularSoftmax
 from logel.types import Array, Float
 from logel.worlds.counting import successors

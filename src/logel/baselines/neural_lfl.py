@@ -50,7 +50,7 @@ from logel.data.history import LearningHistory
 from logel.data.stage import Stage
 from logel.errors import LogelError, OptionError, PolicyError, check_gamma
 from logel.policies.base import Policy
-from logel.policies.cloning import known_parameters
+from logel.policies.cloned_path import known_parameters
 from logel.policies.gaussian import GaussianPolicy
 from logel.policies.networks import MLPCategorical, MLPGaussian
 from logel.policies.softmax import SoftmaxPolicy, TabularSoftmax

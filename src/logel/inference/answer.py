@@ -15,7 +15,8 @@ from logel.inference.method import Coordinates, Method
 from logel.inference.null import CONVINCING, ENOUGH_STEPS, no_reward
 from logel.inference.spread import Spread, student_draws, unit_rows
 from logel.inference.status import Status
-from logel.policies.cloning import Clone, ClonedPath
+from logel.policies.cloned_path import ClonedPath
+from logel.policies.cloning import Clone
 from logel.types import Float
 
 # A weight of which the gauge leaves less than this has neither size nor interval.

@@ -22,7 +22,8 @@ from logel.inference.rolled import rolled_out
 from logel.inference.single import Heard, judged
 from logel.inference.smooth import JointFit, Start, fit_path
 from logel.inference.watched import Look, Watched
-from logel.policies.cloning import CloneConfig, known_or_cloned
+from logel.policies.cloned_path import known_or_cloned
+from logel.policies.cloning import CloneConfig
 from logel.rules.catalogue import RULES
 from logel.rules.rule import Rule
 from logel.types import Float

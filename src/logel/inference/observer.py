@@ -24,7 +24,8 @@ from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
 from logel.inference.watched import naming
 from logel.policies.base import Policy
-from logel.policies.cloning import Clone, clone_stage, parent, still_needed
+from logel.policies.cloned_path import parent, still_needed
+from logel.policies.cloning import Clone, clone_stage
 from logel.rewards.features import feature_names, featured
 from logel.threads import limited_threads
 from logel.types import FeatureFunction, Float

@@ -11,7 +11,7 @@ import numpy as np
 from logel.data.stage import Stage
 from logel.inference.method import Method
 from logel.inference.watched import Look, Watched
-from logel.policies.cloning import ClonedPath, known_or_cloned
+from logel.policies.cloned_path import ClonedPath, known_or_cloned
 from logel.rules.functions import Basis, StageSums, stage_sums
 from logel.types import Float
 

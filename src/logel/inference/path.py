@@ -33,7 +33,8 @@ from logel.inference.spread import Spread, spread_of, student_draws, unit_rows
 from logel.inference.status import Status
 from logel.inference.watched import Look, Watched
 from logel.policies.base import Policy
-from logel.policies.cloning import CloneConfig, known_or_cloned
+from logel.policies.cloned_path import known_or_cloned
+from logel.policies.cloning import CloneConfig
 from logel.policies.softmax import TabularSoftmax
 from logel.rules.catalogue import RULES
 from logel.rules.rule import Rule

@@ -22,7 +22,7 @@ from logel.inference.extremes import Extremes
 from logel.inference.gauge import FeatureMoments, Gauge, check_identified
 from logel.inference.gauge_sums import GaugeSums, common_gauge
 from logel.policies.base import Policy
-from logel.policies.cloning import known_parameters
+from logel.policies.cloned_path import known_parameters
 from logel.rewards.features import feature_names, featured
 from logel.types import Array, FeatureFunction, Float, Progress
 from logel.workers import SERIAL, Executor

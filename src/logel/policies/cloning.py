@@ -4,31 +4,27 @@
 
 The log-linear families are fitted to convergence by Newton's method with their exact information
 (one step for LinearGaussian: it is least squares), networks by minibatches until held-out episodes
-are predicted no better: to convergence they would learn a small stage by heart. A stage is
-warm-started where an earlier one ended (`parent`), so that many can be cloned at a time. The prior
-is explicit: without it, an action never taken in a state would have an infinite logit, and a state
-never visited no logit at all.
+are predicted no better: to convergence they would learn a small stage by heart. The prior is
+explicit: without it, an action never taken in a state would have an infinite logit, and a state
+never visited no logit at all. `cloned_path` clones all stages.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from logel.data.contents import elsewhere
-from logel.data.history import LearningHistory
-from logel.data.stage import Stage, StageSource
-from logel.errors import Choice, HistoryError, LogelError, OptionError, PolicyError
+from logel.data.stage import Stage
+from logel.errors import Choice, HistoryError, OptionError, PolicyError
 from logel.policies.base import Counted, Fitted, Policy
 from logel.policies.fisher import Fisher
-from logel.types import Float, Progress
-from logel.workers import SERIAL, Executor
+from logel.types import Float
 
 logger = logging.getLogger(__name__)
 # Where the likelihood is not convex, stages up to this size are fitted to convergence if they have
@@ -39,9 +35,6 @@ _MANY_STEPS, _STEPS_PER_PARAMETER = 1024, 30
 # the cut, how often; and the share set aside when the configuration asks for none.
 _BATCH, _SMALLEST_BATCH, _UPDATES = 512, 32, 4
 _RATE, _PATIENCE, _CUT, _CUTS, _ASIDE = 1e-3, 2, 0.3, 3, 0.1
-
-# Stages of which each is warm-started at the one before.
-_IN_A_ROW = 4
 
 
 class CloneMethod(Choice):
@@ -120,173 +113,6 @@ class Clone:
     def typical_information(self) -> float:
         """The median parameter's, which takes a while for networks."""
         return float(np.median(self.fisher.diagonal()))
-
-
-@dataclass(frozen=True, eq=False)
-class ClonedPath:
-    """The clones of all stages and the configuration that made them."""
-
-    clones: tuple[Clone, ...]
-    config: CloneConfig
-
-    @property
-    def parameters(self) -> Float:
-        """Shape (m + 1, d)."""
-        return np.stack([clone.parameters for clone in self.clones])
-
-
-def clone(
-    stages: LearningHistory | Sequence[Stage],
-    policy: Policy,
-    config: CloneConfig | None = None,
-    *,
-    rng: np.random.Generator | None = None,
-    progress: Callable[[int], None] | None = None,
-    run: Executor = SERIAL,
-) -> ClonedPath:
-    """Clone the policy of every stage.
-
-    Args:
-        stages: A history, or any stages in order.
-        policy: The family to fit.
-        config: Choices; the defaults suit the log-linear families.
-        rng: Chooses held-out episodes and a network's starting point.
-        progress: Called with the number of stages done.
-        run: What clones stages, several at a time if it can.
-    """
-    config = config or CloneConfig()
-    rng = rng or np.random.default_rng(0)
-    theta = policy.initial(rng)
-    number = int(rng.integers(2**63))
-    far, items = _pieces(stages, run)
-    before = [parent(t, config) for t in range(len(items))]
-    work = partial(_cloned, policy, config, theta, number, eager=run is not SERIAL)
-    done = run.tree(work, items, before, far, handed=_parameters_of)
-    clones: list[Clone] = []
-    for t, (found, n_episodes) in enumerate(done):
-        clones.append(found)
-        _log(t, n_episodes, found)
-        if progress is not None:
-            progress(t + 1)
-    return ClonedPath(tuple(clones), config)
-
-
-def _pieces(
-    stages: LearningHistory | Sequence[Stage], run: Executor
-) -> tuple[StageSource | None, list[tuple[int, Stage | None]]]:
-    """Where stages are read when it is their turn, and those that cannot be read there."""
-    source = stages.source if isinstance(stages, LearningHistory) else tuple(stages)
-    far = source if run is SERIAL else elsewhere(source)
-    return far, [(t, source[t] if far is None else None) for t in range(len(stages))]
-
-
-def parent(t: int, config: CloneConfig) -> int | None:
-    """The stage at whose clone the search for stage t starts, None for the first one.
-
-    Few steps of Adam, and priors around the stage before, need that one. Every other search ends
-    where the data say: most start at the stage before, which is near, but every fourth one at that
-    with the number of a fourth that lacks the last binary 1, so that only a few stages have to wait
-    for each other.
-    """
-    if t == 0:
-        return None
-    fourth, rest = divmod(t, _IN_A_ROW)
-    return t - 1 if rest or _chained(config) else _IN_A_ROW * (fourth & (fourth - 1))
-
-
-def still_needed(t: int, config: CloneConfig) -> list[int]:
-    """Those of stages 0 to t at whose clones later ones start."""
-    found = [t]
-    at = None if _chained(config) else t - t % _IN_A_ROW
-    while at is not None:
-        found.append(at)
-        at = parent(at, config)
-    return found
-
-
-def _chained(config: CloneConfig) -> bool:
-    return config.method is CloneMethod.ADAM or config.prior_centre == "previous"
-
-
-def _cloned(
-    policy: Policy,
-    config: CloneConfig,
-    initial: Float,
-    number: int,
-    source: StageSource | None,
-    item: tuple[tuple[int, Stage | None], Float | None],
-    *,
-    eager: bool,
-) -> tuple[Clone, int]:
-    """One stage's clone, and its number of episodes."""
-    (t, stage), start = item
-    if stage is None:
-        assert source is not None
-        stage = source[t]
-    start = initial if start is None else start
-    rng = np.random.default_rng([number, t])
-    try:
-        found = clone_stage(stage, policy, config, start=start, rng=rng)
-    except LogelError as error:
-        raise type(error)(f"stage {t}: {error}") from None
-    if eager and not found.fisher.tabular:
-        _ = found.typical_information  # while others are at work, too
-    return found, stage.n_episodes
-
-
-def _parameters_of(done: tuple[Clone, int]) -> Float:
-    return done[0].parameters
-
-
-def _log(t: int, n_episodes: int, found: Clone) -> None:
-    held_out = np.isfinite(found.held_out)
-    logger.info(
-        "stage %d: %d episodes, %slog-likelihood %.3f, %d iterations%s",
-        t,
-        n_episodes,
-        "held-out " if held_out else "",
-        found.held_out if held_out else found.log_likelihood,
-        found.iterations,
-        "" if found.converged else " (not converged)",
-    )
-
-
-def known_parameters(history: LearningHistory, policy: Policy) -> Float | None:
-    """The parameters a history carries, (m + 1, d), checked against the family; None if none."""
-    known = history.parameters()
-    if known is None:
-        return None
-    if known.shape[1] != policy.n_parameters:
-        raise HistoryError(
-            f"the history's policies have {known.shape[1]} parameters, but the family "
-            f"{policy.n_parameters}: pass the matching family, or use_parameters=False (--clone) "
-            "to clone"
-        )
-    return known.astype(float)
-
-
-def known_or_cloned(
-    history: LearningHistory,
-    policy: Policy,
-    config: CloneConfig,
-    *,
-    use_parameters: bool,
-    rng: np.random.Generator,
-    progress: Progress,
-    run: Executor = SERIAL,
-) -> tuple[Float, ClonedPath | None]:
-    """Known parameters if there are any and they are wanted, or cloned ones with their path."""
-    known = known_parameters(history, policy) if use_parameters else None
-    if known is not None:
-        return known, None
-    total = len(history)
-    path = clone(
-        *(history, policy, config),
-        rng=rng,
-        progress=lambda done: progress("cloning", done, total),
-        run=run,
-    )
-    return path.parameters, path
 
 
 def clone_stage(

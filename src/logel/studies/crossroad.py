@@ -28,7 +28,7 @@ from logel.inference.regress import objective, solve
 from logel.inference.steps import compress
 from logel.learners.pgpe import PGPE, Search, describe, learn, random_walk, watch
 from logel.policies.base import Policy
-from logel.policies.cloning import clone
+from logel.policies.cloned_path import clone
 from logel.studies import plots
 from logel.studies.claims import Claim, judge, markdown
 from logel.studies.measures import mean_returns, weight_rows

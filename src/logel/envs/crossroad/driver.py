@@ -24,7 +24,8 @@ from logel.envs.crossroad.world import (
     Crossroad,
 )
 from logel.errors import OptionError, PolicyError
-from logel.policies.cloning import CloneConfig, clone
+from logel.policies.cloned_path import clone
+from logel.policies.cloning import CloneConfig
 from logel.policies.softmax import LinearSoftmax
 from logel.types import Float
 
