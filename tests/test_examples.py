@@ -119,7 +119,7 @@ def test_ten_lines_or_three_commands_from_nothing_to_a_report(tmp_path: Path) ->
     printed = run("train.py", cwd=tmp_path)
     assert "alive" in printed and (tmp_path / "report.html").is_file()
     commands = re.findall(r"^    (python|logel) (.*?)(?: +#.*)?$", section, re.MULTILINE)
-    assert len(commands) == 3 and commands[0] == ("python", "train.py")
+    assert len(commands) == 4 and commands[0] == ("python", "train.py")
     (tmp_path / "report.html").unlink()
     for _, arguments in commands[1:]:
         run("-m", "logel", *arguments.split(), cwd=tmp_path)

@@ -176,7 +176,7 @@ def test_the_joint_fit_tells_its_heats(known: bool) -> None:
 @pytest.mark.parametrize(
     ("where", "number", "arguments"),
     [
-        ("logel.policies.cloning:clone_stage", 3, ["infer", "HISTORY", "--out", "est.json"]),
+        ("logel.policies.cloned_path:clone_stage", 3, ["infer", "HISTORY", "--out", "est.json"]),
         ("os:fsync", 1, ["infer", "HISTORY", "--method", "paper", "--out", "est.json", "--json"]),
         ("os:fsync", 5, ["record", "gridworld", "new", "--steps", "4"]),
         ("os:fsync", 3, ["import", "steps.csv", "--out", "new"]),

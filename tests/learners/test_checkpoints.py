@@ -85,7 +85,9 @@ def test_a_run_becomes_a_history_and_an_estimate(trained: tuple[Path, A2C], tmp_
     assert estimate.feature_names == ("alive", "lean", "speed")
     code, printed = logel("infer", out, "--json", "--quiet")
     assert code == 0
-    assert json.loads(printed)["feature_names"] == ["alive", "lean", "speed"]
+    found, verdict = printed.rsplit("}", 1)
+    assert json.loads(f"{found}}}")["feature_names"] == ["alive", "lean", "speed"]
+    assert verdict.strip().startswith("verdict: ")
 
 
 def test_episodes_are_the_environments_own(trained: tuple[Path, A2C], tmp_path: Path) -> None:

@@ -17,14 +17,16 @@ import torch
 from logel.policies.base import Policy
 from logel.types import Array, Float
 
-# Share of its decisions that a policy keeps if it does no worse than to change its mind.
-_KEPT = 0.5
+KEPT = 0.5
+"""Share of its decisions that a policy keeps if it does no worse than to change its mind."""
 # Rows that a sketch has.
 _SKETCH = 512
 # Rows of a stage that tell how decided a policy is.
 SOME_ROWS = 1000
 # Steps of which enough pairs share no stage, and ways to turn residuals round.
 _FEWEST_STEPS, _WAYS = 5, 2000
+# Steps beyond which neighbours are taken together, so that asking costs no more.
+_MOST_STEPS = 64
 # Share of those ways in which what is left would return as much: two questions are asked.
 _CHANCE = 0.01
 # Shares below this are nothing, whether chance or not.
@@ -32,20 +34,24 @@ _LITTLE = 0.02
 
 
 def less_decided(
-    policy: Policy, parameters: tuple[Float, Float], seen: tuple[Array, Array]
+    policy: Policy,
+    parameters: tuple[Float, Float],
+    seen: tuple[Array, Array],
+    kept: float = KEPT,
 ) -> bool:
-    """Whether a policy lost more than half of how decided it began, on what was seen at both ends.
+    """Whether a policy kept less of how decided it began, on what was seen at both ends.
 
     Args:
         policy: The family.
         parameters: Of the first and the last stage, each (d,).
         seen: Observations of these stages.
+        kept: Share below which it did.
     """
     rows = [policy.prepare_observations(observations) for observations in seen]
     first, last = (
         np.mean([_decision(policy, theta, some) for some in rows]) for theta in parameters
     )
-    return bool(last < _KEPT * first)
+    return bool(last < kept * first)
 
 
 def _decision(policy: Policy, theta: Float, observations: torch.Tensor) -> float:
@@ -96,6 +102,7 @@ def repeated_share(moved: Float, left: Float, *, seed: int = 0) -> float:
         left: What is left of them.
         seed: Of the ways to turn what is left round.
     """
+    moved, left = _together(moved), _together(left)
     m = len(moved)
     if m < _FEWEST_STEPS:
         return 0.0
@@ -104,6 +111,14 @@ def repeated_share(moved: Float, left: Float, *, seed: int = 0) -> float:
     late = np.where(np.arange(m) < m / 2, 1.0, -1.0)
     changing = late[:, None] * (left - along[:, None] * predicted)
     return max(_returning(moved, one, seed) for one in (left, changing))
+
+
+def _together(steps: Float) -> Float:
+    """Sums of neighbouring steps, where they are many; neighbouring sums share a stage, too."""
+    if len(steps) <= _MOST_STEPS:
+        return steps
+    first = np.linspace(0, len(steps), _MOST_STEPS, endpoint=False).astype(int)
+    return np.add.reduceat(steps, first, axis=0)
 
 
 def _returning(moved: Float, left: Float, seed: int) -> float:

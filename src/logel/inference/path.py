@@ -292,7 +292,9 @@ def _smoothed(
         keeps_scale=False,
         spread=Spread(planning=_plan(fit, noise, back)) if watched.intervals else None,
         evidence=_evidence(choice, without, basis) if watched.company is not None else None,
-        unlearns=worlds.look.unlearns(watched.policy, path),
+        # Clones of few episodes look decided by chance, the smoothed path hardly.
+        unlearns=worlds.look.unlearns(watched.policy, path)
+        and worlds.look.unlearns(watched.policy, choice.walk.states, kept=1.0),
         repeats=_repeated(choice.fit, path),
     )
     return found, lambda n, rng: _averaged_draws(choice, noise, n, rng) @ back.T
