@@ -201,7 +201,7 @@ def figure(table: pd.DataFrame) -> Figure:
     axes.axvline(COVERED, color="0.4", lw=1, ls=":")
     axes.set_yticks(range(len(cases)), cases)
     axes.invert_yaxis()
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncol=2)
     plots.tidy(axes, title="One wrong assumption")
     return drawn
 
