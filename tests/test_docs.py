@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -175,6 +176,7 @@ def check_looks(pages: list[Path], folder: Path) -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None or find_spec("playwright") is None:
         return
+    from playwright.sync_api import TimeoutError as PlaywrightTimeout
     from playwright.sync_api import sync_playwright
 
     sys.path.insert(0, str(ROOT / "tests" / "report"))
@@ -188,8 +190,14 @@ def check_looks(pages: list[Path], folder: Path) -> None:
             assert picture.stat().st_size > 10_000
         tab = browser.new_page()
         tab.goto(pages[0].as_uri())
-        tab.fill("[data-md-component=search-query]", "gauge")
-        tab.wait_for_selector(".md-search-result__item", timeout=30_000)
+        tab.wait_for_load_state("networkidle")
+        for patience in (10_000, 20_000, 60_000):
+            # What is typed before the index is there can be lost.
+            tab.fill("[data-md-component=search-query]", "")
+            tab.type("[data-md-component=search-query]", "gauge")
+            with suppress(PlaywrightTimeout):
+                tab.wait_for_selector(".md-search-result__item", timeout=patience)
+                break
         assert "gauge" in tab.inner_text(".md-search-result__item").lower()
         browser.close()
 
