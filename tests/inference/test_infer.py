@@ -215,6 +215,10 @@ class Counted:
         self.reads[index] += 1
         return self.stages[index]
 
+    def elsewhere(self) -> Counted:
+        """As a folder, it could be read by another process."""
+        return self
+
 
 @pytest.mark.parametrize("method", ["default", "joint", "two-step", "mirror", "paper"])
 @pytest.mark.parametrize("known", [False, True])

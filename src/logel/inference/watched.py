@@ -74,7 +74,8 @@ class Watched:
             given: One item per stage.
             what: It is for, to be reported.
         """
-        far = elsewhere(self.history.source)
+        # Here stages may be at hand; other processes read for themselves.
+        far = None if self.run is SERIAL else elsewhere(self.history.source)
         here = self.history if far is None else repeat(None, len(self.history))
         items = ((t, stage, item) for t, (stage, item) in enumerate(zip(here, given, strict=True)))
         done = self.run.map(_with_stage, items, (work, self._seen, far))
@@ -126,7 +127,7 @@ class Watched:
             scale.add(stage)
             deviations.add(stage)
             episodes.append(stage.n_episodes)
-            ends = [*ends[:1], stage.observations[:SOME_ROWS]]
+            ends = [*ends[:1], stage.observations[:SOME_ROWS].copy()]  # a view would keep all
             n_rows += stage.n_steps
             first_episodes.append(stage.take(np.zeros(1, dtype=int)))
             if self.use_parameters and stage.parameters is not None:  # else cloning has more to say
