@@ -21,7 +21,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS = (
     ("errors",),  # sentences for what can go wrong
     ("types",),  # names of types that all share
-    ("threads",),  # how many threads the numerical libraries get
+    ("threads", "interrupts"),  # threads of the numerical libraries; Ctrl-C beside other processes
     ("data",),  # what was observed, and how it is stored and read
     ("workers",),  # where independent pieces of work run
     ("policies",),  # families of policies, and fitting them

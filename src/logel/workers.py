@@ -17,35 +17,58 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from logel.data.limits import optional
+from logel.data.cache import Cache
+from logel.data.limits import FilePath, optional
 from logel.errors import OptionError, WorkerError
+from logel.interrupts import blocked_interrupt, deferred_interrupt
 from logel.threads import ONE_THREAD, limited_threads
 
+_STOP_SECONDS = 5.0
 POLL_SECONDS = 0.1
 """How long Ctrl-C may go unnoticed while no piece of work finishes."""
 # Pieces that wait beside those that run, for each worker: none has to wait for the next one.
 _AHEAD = 2
-# How often Ray runs a piece again whose worker or node died.
-_RETRIES = 3
+# How often Ray runs a piece again whose worker or node died; of those that stand by themselves only
+# once: one that keeps killing its worker is to be told.
+_RETRIES, _APART_RETRIES = 3, 1
+# Pieces in flight on Ray that stand by themselves: for each CPU, and so that a cluster grows that
+# grows on demand.
+_FOR_EACH, _FEWEST_IN_FLIGHT = 2, 64
+# Things that pieces share which are kept where they were put, here and by each process.
+_KEPT = 2
 Work = Callable[[Any, Any], Any]
 """Maps what all pieces share and an item to a result. Sent to other processes, so at the top level
 of a module, or a `functools.partial` of such."""
 
 
 class Executor(ABC):
-    """Runs pieces of work, see `Workers`; in a piece of work itself, one after the other."""
+    """Runs pieces of work, see `Workers`; in a piece of work itself, one after the other.
+
+    What pieces share must not change: passed again, the very same object is not sent again.
+    """
 
     n: int = 1
+    here: bool = False
+    """Whether all is done in this process, when it is asked for."""
+    cache: Cache | None = None
+    """What was done before, for those who keep what they did."""
 
-    def __reduce__(self) -> tuple[type[Serial], tuple[()]]:
-        return Serial, ()
+    def __reduce__(self) -> tuple[type[Serial], tuple[Cache | None]]:
+        return Serial, (self.cache,)
+
+    def start(self, work: Work, item: Any, common: Any = None) -> Callable[[], Any]:
+        """Begin one piece; its result is waited for, or made here, when what is returned is called.
+
+        What is begun ahead and never asked for costs nothing where there is one worker.
+        """
+        return partial(self._result, self._submit(work, self._shared(common), item))
 
     def map(self, work: Work, items: Iterable[Any], common: Any = None) -> Iterator[Any]:
         """Results of `work(common, item)` in the order of the items, some of them ahead."""
@@ -103,6 +126,14 @@ class Executor(ABC):
         finally:
             self._cancel(running)
 
+    def _first(self, running: Collection[Any]) -> Any:
+        """One of several pieces that is done."""
+        with deferred_interrupt() as interrupted:
+            while (done := self._done(running)) is None:
+                if interrupted():
+                    raise KeyboardInterrupt
+        return done
+
     @abstractmethod
     def _shared(self, common: Any) -> Any:
         """What pieces are told of where to find what they share."""
@@ -116,8 +147,8 @@ class Executor(ABC):
         """What a piece of work came to, once it is done; what it raised is raised."""
 
     @abstractmethod
-    def _first(self, running: Iterable[Any]) -> Any:
-        """One of several pieces that is done."""
+    def _done(self, running: Collection[Any]) -> Any:
+        """One of several pieces that is done; None if none is, after a moment."""
 
     @abstractmethod
     def _cancel(self, running: Iterable[Any]) -> None:
@@ -126,6 +157,11 @@ class Executor(ABC):
 
 class Serial(Executor):
     """One piece after the other, in this process."""
+
+    here = True
+
+    def __init__(self, cache: Cache | None = None) -> None:
+        self.cache = cache
 
     def map(self, work: Work, items: Iterable[Any], common: Any = None) -> Iterator[Any]:
         """See `Executor.map`; nothing is done ahead."""
@@ -140,7 +176,7 @@ class Serial(Executor):
     def _result(self, running: Any) -> Any:
         return running()
 
-    def _first(self, running: Iterable[Any]) -> Any:
+    def _done(self, running: Collection[Any]) -> Any:
         return next(iter(running))
 
     def _cancel(self, running: Iterable[Any]) -> None:
@@ -170,10 +206,13 @@ class Workers:
             CPUs of the cluster that is started where there is none.
         ray: Address of a Ray cluster ("auto" for one that is running, "local" to start one), whose
             CPUs are all used; None for processes of this machine.
+        cache: A folder of your own, that all of them see, in which cloned stages, replayed updates
+            and fitted rules are kept: who is interrupted, or asks again, goes on from there.
     """
 
     n: int = 1
     ray: str | None = None
+    cache: FilePath | Cache | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.n, int) or isinstance(self.n, bool) or self.n < 1:
@@ -182,15 +221,66 @@ class Workers:
     @contextlib.contextmanager
     def open(self) -> Iterator[Executor]:
         """Start them, and stop them at the end."""
-        if self.ray is not None:
-            ray = optional("ray", "ray")
-            with ray_cluster(ray, jobs=self.n, address=self.ray):
-                yield _OnRay(ray)
-        elif self.n == 1:
-            yield SERIAL
-        else:
-            with contextlib.ExitStack() as stack:
-                yield _Processes(self.n, stack)
+        kept = self.cache
+        kept = kept if kept is None or isinstance(kept, Cache) else Cache.at(kept)
+        with contextlib.ExitStack() as stack:
+            run: Executor = Serial()
+            if self.ray is not None:
+                ray = optional("ray", "ray")
+                stack.enter_context(ray_cluster(ray, jobs=self.n, address=self.ray))
+                run = _OnRay(ray)
+            elif self.n > 1:
+                run = _Processes(self.n, stack)
+            run.cache = kept
+            yield run
+
+    def outcomes(
+        self, work: Work, items: Iterable[Any]
+    ) -> Generator[tuple[Any, Any] | None, None, None]:
+        """(item, result) of pieces that stand by themselves, as they are done.
+
+        The result is a WorkerError if the piece took its worker along, which disturbs no other
+        piece: all are run by processes of their own, a single one at a time as well. None is
+        yielded now and then, so that the caller can look up.
+        """
+        with contextlib.ExitStack() as stack:
+            lanes: list[Executor]
+            if self.ray is None:
+                lanes = [_Processes(1, stack) for _ in range(self.n)]
+            else:
+                ray = optional("ray", "ray")
+                stack.enter_context(ray_cluster(ray, jobs=self.n, address=self.ray))
+                cluster = _OnRay(ray, retries=_APART_RETRIES)
+                lanes = [cluster] * max(_FEWEST_IN_FLIGHT, _FOR_EACH * cluster.n)
+            yield from _outcomes(lanes, work, iter(items))
+
+
+def _outcomes(
+    lanes: Sequence[Executor], work: Work, waiting: Iterator[Any]
+) -> Generator[tuple[Any, Any] | None, None, None]:
+    running: dict[Any, tuple[Executor, Any]] = {}
+
+    def submit(lane: Executor) -> None:
+        for item in itertools.islice(waiting, 1):
+            running[lane._submit(work, lane._shared(None), item)] = lane, item
+
+    try:
+        for lane in lanes:
+            submit(lane)
+        while running:
+            done = lanes[0]._done(running)
+            if done is None:
+                yield None
+                continue
+            lane, item = running.pop(done)
+            try:
+                result = lane._result(done)
+            except WorkerError as error:
+                result = error
+            submit(lane)  # before the caller works on it, so that the worker need not wait
+            yield item, result
+    finally:
+        lanes[0]._cancel(running)
 
 
 def opened(workers: int | Workers | Executor) -> contextlib.AbstractContextManager[Executor]:
@@ -200,7 +290,7 @@ def opened(workers: int | Workers | Executor) -> contextlib.AbstractContextManag
     return (workers if isinstance(workers, Workers) else Workers(workers)).open()
 
 
-# What the pieces that a process worked on last have in common, by where it was found.
+# What the pieces that a process worked on lately have in common, by where it was found.
 _found: dict[str, Any] = {}
 
 
@@ -209,7 +299,8 @@ def _work_beside(work: Work, place: str, item: Any) -> Any:
     import cloudpickle
 
     if place not in _found:
-        _found.clear()
+        while len(_found) >= _KEPT:
+            del _found[next(iter(_found))]
         # Written by the process that started this one, into a folder of its own.
         _found[place] = cloudpickle.loads(Path(place).read_bytes())
     with limited_threads(1):
@@ -224,8 +315,12 @@ class _Processes(Executor):
         self._stack, self._numbers = stack, itertools.count()
         self._pool: Any = None
         self._folder: Path | None = None
+        self._put = _Put(self._write)
 
     def _shared(self, common: Any) -> str:
+        return str(self._put(common))
+
+    def _write(self, common: Any) -> str:
         import cloudpickle
 
         if self._folder is None:
@@ -238,9 +333,9 @@ class _Processes(Executor):
 
     def _submit(self, work: Work, handle: Any, item: Any) -> Future[Any]:
         if self._pool is None:
-            self._pool = process_pool(self.n)
-            self._stack.callback(lambda: self._pool.shutdown(kill_workers=True))
-        with blocked_interrupt():
+            pool = self._pool = process_pool(self.n)
+            self._stack.callback(lambda: pool.shutdown(kill_workers=True))
+        with blocked_interrupt(), self._told():
             return self._pool.submit(_work_beside, work, handle, item)
 
     def _result(self, running: Any) -> Any:
@@ -248,25 +343,43 @@ class _Processes(Executor):
             while not wait([running], timeout=POLL_SECONDS).done:
                 if interrupted():
                     raise KeyboardInterrupt
-        try:
+        with self._told():
             return running.result()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
         except BrokenExecutor:
+            self._pool = None  # others can be started
             raise WorkerError(
                 "a worker process died, most likely for want of memory: use fewer workers"
             ) from None
 
-    def _first(self, running: Iterable[Any]) -> Any:
-        with deferred_interrupt() as interrupted:
-            while not (
-                done := wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done
-            ):
-                if interrupted():
-                    raise KeyboardInterrupt
-        return next(iter(done))
+    def _done(self, running: Collection[Any]) -> Any:
+        done = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED).done
+        return next(iter(done), None)
 
     def _cancel(self, running: Iterable[Any]) -> None:
-        for future in running:
-            future.cancel()
+        waiting = [future for future in running if not future.cancel()]
+        # loky 3.6 fails when it is stopped before its thread has taken up the last call.
+        deadline = time.monotonic() + _STOP_SECONDS
+        while any(not (f.running() or f.done()) for f in waiting) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+
+class _Put:
+    """Puts what pieces share where they find it; the last few things once."""
+
+    def __init__(self, put: Callable[[Any], Any]) -> None:
+        self._put, self._kept = put, deque[tuple[Any, Any]](maxlen=_KEPT)
+
+    def __call__(self, common: Any) -> Any:
+        for known, place in self._kept:
+            if known is common:
+                return place
+        self._kept.append((common, self._put(common)))
+        return self._kept[-1][1]
 
 
 def _work_on_ray(work: Work, common: Any, item: Any) -> Any:
@@ -277,13 +390,14 @@ def _work_on_ray(work: Work, common: Any, item: Any) -> Any:
 class _OnRay(Executor):
     """A Ray cluster; pieces whose worker or node dies are run again."""
 
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
+    def __init__(self, ray: Any, *, retries: int = _RETRIES) -> None:
+        self._ray, self._retries = ray, retries
         self.n = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._remote = ray.remote(num_cpus=1, max_retries=_RETRIES)(_work_on_ray)
+        self._remote = ray.remote(num_cpus=1, max_retries=retries)(_work_on_ray)
+        self._put = _Put(ray.put)
 
     def _shared(self, common: Any) -> Any:
-        return self._ray.put(common)
+        return self._put(common)
 
     def _submit(self, work: Work, handle: Any, item: Any) -> Any:
         return self._remote.remote(work, handle, item)
@@ -297,11 +411,12 @@ class _OnRay(Executor):
             raise (error if cause is None else cause) from None
         except self._ray.exceptions.RayError as error:
             raise WorkerError(
-                f"a piece of work was lost on the Ray cluster {_RETRIES + 1} times: {error}"
+                f"a piece of work was lost on the Ray cluster {self._retries + 1} times: {error}"
             ) from None
 
-    def _first(self, running: Iterable[Any]) -> Any:
-        return self._ray.wait(list(running), num_returns=1)[0][0]
+    def _done(self, running: Collection[Any]) -> Any:
+        done, _ = self._ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
+        return next(iter(done), None)
 
     def _cancel(self, running: Iterable[Any]) -> None:
         for reference in running:
@@ -329,45 +444,6 @@ def _start_worker(driver: int) -> None:
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
-
-
-@contextlib.contextmanager
-def deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether Ctrl-C was pressed, which no longer raises by itself.
-
-    Raised inside `concurrent.futures.wait`, a KeyboardInterrupt can leave a lock taken that the
-    pool's threads need, and the driver then waits for them for ever (seen once in 30 stops). A
-    second Ctrl-C does raise at once.
-    """
-    presses: list[int] = []
-
-    def press(number: int, frame: FrameType | None) -> None:
-        presses.append(number)
-        if len(presses) > 1:
-            signal.default_int_handler(number, frame)
-
-    # Signals reach the main thread only, and a caller's own handler is the caller's business.
-    ours = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if ours:
-        signal.signal(signal.SIGINT, press)
-    try:
-        yield lambda: bool(presses)
-    finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@contextlib.contextmanager
-def blocked_interrupt() -> Iterator[None]:
-    """Let a process started meanwhile inherit a blocked Ctrl-C, until it ignores it by itself."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

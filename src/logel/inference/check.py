@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from logel.data.contents import elsewhere
 from logel.data.history import LearningHistory
 from logel.data.store import write_atomically
 from logel.errors import LogelError, OptionError, one_line, printed
@@ -19,7 +22,6 @@ from logel.inference.controls import (
     KINDS,
     Asked,
     Outcome,
-    Trial,
     Variant,
     check_options,
     variants_of,
@@ -30,8 +32,10 @@ from logel.inference.plots import plot_checks
 from logel.inference.saved import array, check_format, load_json, plain, read_json
 from logel.inference.status import Status
 from logel.inference.verdict import Finding, Verdict
+from logel.inference.watched import unheard
 from logel.policies.base import Policy
 from logel.types import Progress
+from logel.workers import Executor, Workers, opened
 
 FORMAT, FORMAT_VERSION = "logel-checks", 1
 # Of one control; a file may claim any number.
@@ -186,6 +190,7 @@ def check_estimate(
     seed: int = 0,
     progress: Progress | None = None,
     keep: Callable[[EstimateChecks], object] | None = None,
+    workers: int | Workers | Executor = 1,
     **options: Any,
 ) -> EstimateChecks:
     """Recover the reward, and ask whether it would have been found where there is none.
@@ -208,6 +213,7 @@ def check_estimate(
         seed: Of the inferences, and of everything random in the controls.
         progress: Called with (what, done, total).
         keep: Called with what is done so far after every control, so that it is not lost.
+        workers: How many inferences are made at a time, see `infer_reward`.
         options: Further arguments of `infer_reward`.
     """
     if not isinstance(history, LearningHistory):
@@ -220,47 +226,47 @@ def check_estimate(
     asked = Asked(
         *(history, gamma, options.get("features"), known, wanted, quick, n_decoys, windows, seed),
     )
-    work = asked.trials()
+    work = {name: len(trials) for name, trials in asked.trials().items()}
     options = {"gamma": gamma, "seed": seed, **options}
-    infer = _Again(policy, options, 1 + sum(map(len, work.values())), progress)
-    checks = EstimateChecks(infer(history, {}), (), complete=not work)
-    for name, trials in work.items():
-        variants = variants_of(name, checks.estimate, infer.tried(trials), n_decoys)
-        made_so_far = (*checks.controls, Control(name, variants))
-        complete = len(made_so_far) == len(work)
-        checks = EstimateChecks(checks.estimate, made_so_far, complete)
-        if keep is not None:
-            keep(checks)
+    report, total = progress or unheard, 1 + sum(work.values())
+    with opened(workers) as run:
+        estimate = infer_reward(history, policy, **options, progress=progress, workers=run)
+        report("controls", 1, total)
+        checks, done = EstimateChecks(estimate, (), complete=not work), 1
+        # Others have nobody to report to.
+        tell = progress if run.here else None
+        far = None if run.here else elsewhere(history.source)
+        if far is not None:
+            asked = asked._replace(history=replace(history, source=far))
+        pieces = [(name, k) for name, n in work.items() for k in range(n)]
+        found = run.map(partial(_tried, tell=tell), pieces, (asked, policy, options))
+        for name, n in work.items():
+            made: dict[str, RewardEstimate | str] = {}
+            for what, one in islice(found, n):
+                made[what], done = one, done + 1
+                report("controls", done, total)
+            control = Control(name, variants_of(name, estimate, made, n_decoys))
+            so_far = (*checks.controls, control)
+            checks = EstimateChecks(estimate, so_far, complete=len(so_far) == len(work))
+            if keep is not None:
+                keep(checks)
     return checks
 
 
-@dataclass
-class _Again:
-    """Infers with the same policy and options, but for changes, and tells how far it is."""
-
-    policy: Policy
-    options: Mapping[str, Any]
-    total: int
-    progress: Progress | None
-    done: int = 0
-
-    def tried(self, trials: Sequence[Trial]) -> dict[str, RewardEstimate | str]:
-        """What each trial gives, or why it cannot be made."""
-        found: dict[str, RewardEstimate | str] = {}
-        for name, history, changes in trials:
-            try:
-                found[name] = self(history, changes)
-            except LogelError as error:
-                found[name] = one_line(error)
-        return found
-
-    def __call__(self, history: LearningHistory, changes: Mapping[str, Any]) -> RewardEstimate:
-        options = {**self.options, **changes, "progress": self.progress}
-        found = infer_reward(history, self.policy, **options)
-        self.done += 1
-        if self.progress is not None:
-            self.progress("controls", self.done, self.total)
-        return found
+def _tried(
+    common: tuple[Asked, Policy, Mapping[str, Any]],
+    piece: tuple[str, int],
+    *,
+    tell: Progress | None,
+) -> tuple[str, RewardEstimate | str]:
+    """The name of one of a control's inferences, and what it gives or why it cannot be made."""
+    asked, policy, options = common
+    kind, k = piece
+    name, history, changes = next(islice(KINDS[kind].trials(asked), k, None))
+    try:
+        return name, infer_reward(history, policy, **{**options, **changes, "progress": tell})
+    except LogelError as error:
+        return name, one_line(error)
 
 
 def _control(raw: Mapping[str, Any], q: int) -> Control:

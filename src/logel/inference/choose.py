@@ -9,8 +9,9 @@ probability of every stage predicted from those before it, so a rule pays for wh
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
 
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
@@ -86,7 +87,9 @@ def choose_rule(
     """
     anyone = next(iter(rules.values()))
     walk = fit_random_walk(anyone, start=None if cloned is None else Start(cloned))
+    ground = _Ground(dict(rules), walk, cloned, tuple(nulls or ()))
     fits: dict[str, JointFit] = {}
+    refreshed: dict[str, Float] = {}  # where each fit's rule was
 
     def gain(name: str) -> float:
         return fits[name].evidence - walk.evidence - prior_cost(name, method)
@@ -94,12 +97,19 @@ def choose_rule(
     running = list(rules)
     effort = _Effort(report, sum(rounds for rounds, _ in method.heats) * len(running), nulls)
     effort.spend(_WALK_ROUNDS)
+    accounts: dict[str, list[Callable[[], float]]] = {}
     for heat, (rounds, margin) in enumerate(method.heats):
-        begun = [(rules[name], fits.get(name)) for name in running]
-        for name, fit in zip(
-            running, run.map(_continued, begun, (walk, cloned, rounds)), strict=True
-        ):
-            fits[name] = fit
+        for name in running:
+            begun = fits.get(name)
+            refreshed[name] = walk.states if begun is None else begun.model.as_policy(begun.states)
+        given = [(name, ground.bare(name, fits.get(name)), rounds) for name in running]
+        found = [run.start(_continued, one, ground) for one in given]
+        if fits and running and heat == len(method.heats) - 1 and nulls is not None:
+            # Whoever leads now will most likely have to beat these, while others still run.
+            leader = max(running, key=gain)
+            accounts[leader] = _without_reward(ground, leader, refreshed[leader], run)
+        for name, fit in zip(running, found, strict=True):
+            fits[name] = ground.whole(name, fit())
             effort.spend(rounds)
         lead = max(gain(name) for name in fits)
         running = [n for n in running if not fits[n].converged and gain(n) >= lead - margin]
@@ -110,11 +120,19 @@ def choose_rule(
     hurried = set(fits)
     while order[0] in hurried and not fits[order[0]].settled:
         # Another may be ahead once this one has come to rest.
-        hurried.discard(order[0])
-        fits[order[0]] = _settled(fits[order[0]])
+        first = order[0]
+        hurried.discard(first)
+        accounts.pop(first, None)
+        refreshed[first] = fits[first].model.as_policy(fits[first].states)
+        fits[first] = _settled(fits[first])
         order = sorted(fits, key=gain, reverse=True)
-    best = fits[order[0]]
-    without = [walk.evidence, *_without_reward(best, walk, nulls, effort, run)]
+    best, without = fits[order[0]], [walk.evidence]
+    if nulls is not None:
+        known = accounts.get(order[0])
+        known = known or _without_reward(ground, order[0], refreshed[order[0]], run)
+        for one, rounds in zip(known, ground.rounds, strict=True):
+            without.append(one())
+            effort.spend(rounds)
     return RuleChoice(
         name=order[0],
         fits=fits,
@@ -129,14 +147,42 @@ def prior_cost(name: str, method: Method) -> float:
     return 0.0 if name == "gradient" else method.complexity_cost
 
 
-def _continued(
-    common: tuple[JointFit, Float | None, int], begun: tuple[Rule, JointFit | None]
-) -> JointFit:
+class _Ground(NamedTuple):
+    """What all fits begin with: sent once to where they are made."""
+
+    rules: Mapping[str, Rule]
+    walk: JointFit
+    cloned: Float | None
+    nulls: tuple[Rule, ...]
+
+    @property
+    def rounds(self) -> list[int]:
+        """Of every account without a reward, see `_without_reward`."""
+        return [_NULL_ROUNDS] * len(self.nulls) + [_WEIGHTLESS_ROUNDS]
+
+    def bare(self, name: str, fit: JointFit | None) -> JointFit | None:
+        """A fit to be sent: with a world of its own only if it has one."""
+        same = fit is not None and fit.model is self.rules[name]
+        return replace(fit, model=None) if same else fit  # type: ignore[type-var]
+
+    def whole(self, name: str, fit: JointFit) -> JointFit:
+        """A fit that was sent."""
+        return replace(fit, model=self.rules[name]) if fit.model is None else fit
+
+
+def _continued(ground: _Ground, begun: tuple[str, JointFit | None, int]) -> JointFit:
     """A rule fitted for some more rounds, from where it stands or from the better start."""
-    (walk, cloned, rounds), (rule, fit) = common, begun
-    if fit is not None:
-        rule = rule.refreshed(fit.model.as_policy(fit.states))
-        return fit_path(rule, max_rounds=rounds, start=fit)
+    name, before, rounds = begun
+    if before is None:
+        return cast(JointFit, ground.bare(name, _begun(ground, ground.rules[name], rounds)))
+    fit = ground.whole(name, before)
+    rule = ground.rules[name].refreshed(fit.model.as_policy(fit.states))
+    return cast(JointFit, ground.bare(name, fit_path(rule, max_rounds=rounds, start=fit)))
+
+
+def _begun(ground: _Ground, rule: Rule, rounds: int) -> JointFit:
+    """The first rounds of a rule."""
+    walk, cloned = ground.walk, ground.cloned
     rule = rule.refreshed(walk.states)
     fit = fit_path(rule, max_rounds=rounds, start=walk)
     if cloned is None or not rule.second_start:
@@ -158,22 +204,31 @@ def _settled(fit: JointFit) -> JointFit:
 
 
 def _without_reward(
-    best: JointFit, walk: JointFit, nulls: Sequence[Rule] | None, effort: _Effort, run: Executor
-) -> Iterator[float]:
-    """Evidence of accounts without a reward, beside the random walk's."""
-    if nulls is None:
-        return
-    accounts = [*((null, _NULL_ROUNDS) for null in nulls), (best.model, _WEIGHTLESS_ROUNDS)]
-    found = run.map(_account, [(*account, account[0] is best.model) for account in accounts], walk)
-    for (_, rounds), evidence in zip(accounts, found, strict=True):
-        effort.spend(rounds)
-        yield evidence
+    ground: _Ground, name: str, policies: Float, run: Executor
+) -> list[Callable[[], float]]:
+    """Begins accounts without a reward, beside the random walk: others, and a rule that has none.
+
+    Args:
+        ground: What all fits begin with.
+        name: Of the rule.
+        policies: Where it was refreshed.
+        run: What fits them.
+    """
+    items = [*((k, None) for k in range(len(ground.nulls))), (name, policies)]
+    # The longest first.
+    begun = [run.start(_account, item, ground) for item in reversed(items)]
+    return begun[::-1]
 
 
-def _account(walk: JointFit, account: tuple[Rule, int, bool]) -> float:
-    """Evidence of a rule fitted for some rounds, with all weights zero or not."""
-    rule, rounds, weightless = account
-    return fit_path(rule, max_rounds=rounds, start=walk, weightless=weightless).evidence
+def _account(ground: _Ground, item: tuple[str | int, Float | None]) -> float:
+    """Evidence of one of the nulls, by number, or of a rule with all weights zero, by name."""
+    which, policies = item
+    if isinstance(which, int):
+        rule, rounds = ground.nulls[which], _NULL_ROUNDS
+        return fit_path(rule, max_rounds=rounds, start=ground.walk).evidence
+    assert policies is not None
+    rule, rounds = ground.rules[which].refreshed(policies), _WEIGHTLESS_ROUNDS
+    return fit_path(rule, max_rounds=rounds, start=ground.walk, weightless=True).evidence
 
 
 def _standing(fits: Mapping[str, JointFit], gain: Callable[[str], float]) -> str:

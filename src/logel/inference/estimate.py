@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from logel.inference.unexplained import Unexplained
     from logel.policies.base import Policy
     from logel.replay.learner import Learner
+    from logel.workers import Executor, Workers
 
 FORMAT = "logel-estimate"
 # 2 added `planning`; files of version 1 are read as estimates without it. 3 gives every direction
@@ -281,6 +282,7 @@ class RewardEstimate:
         learner: Learner | None = None,
         world: Any = None,
         progress: Progress | None = None,
+        workers: int | Workers | Executor = 1,
     ) -> Unexplained:
         """Look for a reward that no named feature explains: is there any, where, how sure is it?
 
@@ -295,6 +297,7 @@ class RewardEstimate:
             learner: For "replay".
             world: What is known of the world.
             progress: Called with (what, done, total) during long work.
+            workers: How many processes compute at a time.
         """
         # What it needs knows networks, which readers of estimates do without.
         from logel.inference.hidden import find_unexplained
@@ -306,6 +309,7 @@ class RewardEstimate:
             learner=learner,
             world=world,
             progress=progress,
+            workers=workers,
         )
 
     def __repr__(self) -> str:

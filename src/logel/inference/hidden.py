@@ -28,6 +28,7 @@ from logel.replay.learner import Learner
 from logel.rules.functions import LARGEST_WIDTH, Basis, StateFeatures
 from logel.threads import limited_threads
 from logel.types import FeatureFunction, Float, Progress
+from logel.workers import Executor, Workers, opened
 from logel.worlds.known import KnownWorld, known_world
 
 _NOT_REPLAYED = (
@@ -48,6 +49,7 @@ def find_unexplained(
     learner: Learner | None = None,
     world: KnownWorld | Any = None,
     progress: Progress | None = None,
+    workers: int | Workers | Executor = 1,
 ) -> Unexplained:
     """See `RewardEstimate.unexplained`; `weights` and `config` are the estimate's."""
     if len(history) < 2:
@@ -61,10 +63,17 @@ def find_unexplained(
         *(history, policy, gamma, features, use_parameters, False, seed, report),
         world=None if world is None else known_world(world, policy)[0],
     )
-    look = watched.look
+    with opened(workers) as run:
+        return _found(replace(watched, run=run), _method(config), weights, learner)
+
+
+def _found(
+    watched: Watched, method: Method, weights: Float, learner: Learner | None
+) -> Unexplained:
+    """What is heard beside the named features."""
+    history, policy, look = watched.history, watched.policy, watched.look
     dictionary = Dictionary.of(watched.stages(), policy)
     wide = widened(watched, dictionary)
-    method = _method(config)
     notes: tuple[str, ...] = ()
     if method.coordinates is Coordinates.PATH:
         heard = hear_path(watched, wide, look, method)

@@ -17,11 +17,11 @@ from scipy.special import logsumexp
 from logel.errors import OptionError
 from logel.inference.method import Method
 from logel.inference.null import ENOUGH_STEPS
-from logel.inference.replayed import course_of, learners_of
+from logel.inference.replayed import course_of, learners_of, replay_of
 from logel.inference.single import TOLERATED, Heard, judged
 from logel.inference.watched import Watched
 from logel.replay.course import Course
-from logel.replay.fates import Fates, Replay
+from logel.replay.fates import Replay
 from logel.replay.fit import fit_replay
 from logel.replay.learner import Learner
 from logel.replay.search import best_scale
@@ -62,7 +62,7 @@ def hear_replay(
     learners = [learner] if learner is not None else learners_of(watched, course)[0]
     best, least, centre = learners[0], np.inf, weights
     for one in learners:
-        replay = Replay(plain, one, seed=watched.seed, progress=watched.report)
+        replay = replay_of(watched, plain, one, watched.seed)
         start = weights * replay.scale
         first = start / np.linalg.norm(start)
         n = min(_STEPS, len(course))
@@ -70,7 +70,7 @@ def hear_replay(
         off = np.stack(plain.observed[:n]) - replay.middles(scaled, 2, n).mean(axis=1)
         if (loss := float((off**2).sum())) < least:
             best, least, centre = one, loss, scaled
-    return _heard(Replay(course, best, seed=watched.seed, progress=watched.report), centre)
+    return _heard(replay_of(watched, course, best, watched.seed), centre)
 
 
 def _heard(replay: Replay, named: Float) -> Heard:
@@ -93,6 +93,7 @@ def _heard(replay: Replay, named: Float) -> Heard:
             replay.learner,
             seed=replay.seed,
             progress=replay.progress,
+            run=replay.run,
         ),
         start[kept],
         _FATES,
@@ -196,13 +197,10 @@ class _Around:
 
     def losses(self, replay: Replay, rewards: Float) -> Float:
         """Share of every step's movement that rewards (c, q + k) leave, (c, m)."""
-        fates, m = Fates(replay, [0, 1] * len(rewards)), len(replay.course)
-        copies = np.repeat(rewards, 2, axis=0)
+        copies, m = np.repeat(rewards, 2, axis=0), len(replay.course)
         left = np.zeros((len(rewards), m))
-        for t in range(m):
-            observed = replay.course.observed[t]
-            moved = fates.moved(t, copies).reshape(len(rewards), 2, -1)
-            off = moved.mean(axis=1) - observed
+        passed = replay.passed(copies, [0, 1] * len(rewards), m, "trying elements")
+        for t, (moved, observed) in enumerate(zip(passed, replay.course.observed, strict=True)):
+            off = moved.reshape(len(rewards), 2, -1).mean(axis=1) - observed
             left[:, t] = (off**2).sum(axis=1) / (observed @ observed + replay.usual)
-            replay.progress("trying elements", t + 1, m)
         return left

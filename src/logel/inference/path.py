@@ -8,10 +8,11 @@ decided here and nowhere else.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
@@ -40,7 +41,6 @@ from logel.rules.catalogue import RULES
 from logel.rules.rule import Rule
 from logel.rules.values import DriftingValues
 from logel.types import Float
-from logel.workers import SERIAL
 from logel.worlds.base import World
 from logel.worlds.choose import pooler
 from logel.worlds.legal import one_width
@@ -272,7 +272,11 @@ def _smoothed(
         rules, method, cloned=path, nulls=nulls, report=watched.report, run=watched.run
     )
     fit, without = choice.fit, np.zeros((0, basis.shape[1]))
+    expected = []
     if watched.intervals:
+        if fit.draws is None:
+            more = [{"episodes": 2.0}, {"more_steps": len(fit.states) - 1}]
+            expected = [watched.run.start(_expected, one, fit) for one in more]
         shifted = partial(_smoothed_in, choice.name, fit)
         without = _without_groups(worlds, fit.model.as_policy(fit.states), shifted)
     noise = spread_of(without) if len(without) else np.zeros((basis.shape[1],) * 2)
@@ -290,7 +294,7 @@ def _smoothed(
         rank=0,
         condition=float(np.linalg.cond(fit.covariance)) ** 0.5,
         keeps_scale=False,
-        spread=Spread(planning=_plan(fit, noise, back)) if watched.intervals else None,
+        spread=Spread(planning=_plan(fit, expected, noise, back)) if watched.intervals else None,
         evidence=_evidence(choice, without, basis) if watched.company is not None else None,
         # Clones of few episodes look decided by chance, the smoothed path hardly.
         unlearns=worlds.look.unlearns(watched.policy, path)
@@ -363,15 +367,18 @@ def _words(path: str, name: str, gains: Iterable[str]) -> str:
     return f"{path}, rule '{name}' by evidence{second}"
 
 
-def _plan(fit: JointFit, spread: Float, basis: Float) -> Planning | None:
+def _expected(fit: JointFit, more: dict[str, Any]) -> Float:
+    return expected_covariance(fit, **more)
+
+
+def _plan(
+    fit: JointFit, expected: Sequence[Callable[[], Float]], spread: Float, basis: Float
+) -> Planning | None:
     """What more data would do to the weights' covariance, where that is what limits them."""
-    if fit.draws is not None:
+    if not expected:
         return None
-    steps = len(fit.states) - 1
-    now = fit.covariance + spread
-    more_episodes = expected_covariance(fit, episodes=2.0) + spread / 2
-    more_stages = expected_covariance(fit, more_steps=steps) + spread / 2
-    return Planning(*(basis @ matrix @ basis.T for matrix in (now, more_episodes, more_stages)))
+    matrices = [fit.covariance + spread, *(one() + spread / 2 for one in expected)]
+    return Planning(*(basis @ matrix @ basis.T for matrix in matrices))
 
 
 def _averaged_draws(choice: RuleChoice, spread: Float, n: int, rng: np.random.Generator) -> Float:
@@ -478,7 +485,7 @@ def _without_groups(
     logger.info("intervals: the world model without each of %d groups of episodes", n_groups)
     replicates, watched = [np.zeros((0, q))], worlds.watched
     # What travels does not report; here it is the object that all groups share, sums kept.
-    there = worlds if watched.run is SERIAL else worlds.elsewhere
+    there = worlds if watched.run.here else worlds.elsewhere
     for weights in watched.run.map(_without, range(n_groups), (there, n_groups, policies, shifted)):
         replicates.append(weights[None])
         watched.report("intervals", len(replicates) - 1, n_groups)

@@ -204,7 +204,7 @@ def _fitted(
         return _fitted_fresh(watched, course, learners, guess)
     tried = []
     for learner in learners:
-        replay = _replay(watched, course, learner, watched.seed)
+        replay = replay_of(watched, course, learner, watched.seed)
         centre, loss = searched(replay, _start(replay, guess))
         logger.info("%s: loss %.3f on the first steps", learner.words, loss)
         tried.append((loss, replay, centre))
@@ -216,7 +216,7 @@ def _fitted(
             enough = len(course) >= ENOUGH_STEPS
             if enough and (fit.excess > _STUCK or not _explains(fit)):
                 # Other random numbers, and from where the first fit ended.
-                again = _replay(watched, course, replay.learner, watched.seed + 1)
+                again = replay_of(watched, course, replay.learner, watched.seed + 1)
                 start = searched(again, _start(again, fit.weights))[0]
                 second = fit_replay(again, start, method.n_fates)
                 fit = max(fit, second, key=lambda one: one.explained)
@@ -246,8 +246,9 @@ def _fitted_fresh(
     return [max(fits, key=lambda one: one.fit.explained)]
 
 
-def _replay(watched: Watched, course: Course, learner: Learner, seed: int) -> Replay:
-    return Replay(course, learner, seed=seed, progress=watched.report)
+def replay_of(watched: Watched, course: Course, learner: Learner, seed: int) -> Replay:
+    """A learner that goes along a course, reported and run as the history is."""
+    return Replay(course, learner, seed=seed, progress=watched.report, run=watched.run)
 
 
 def _start(replay: Replay, guess: Float) -> Float:

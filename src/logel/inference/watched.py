@@ -75,7 +75,7 @@ class Watched:
             what: It is for, to be reported.
         """
         # Here stages may be at hand; other processes read for themselves.
-        far = None if self.run is SERIAL else elsewhere(self.history.source)
+        far = None if self.run.here else elsewhere(self.history.source)
         here = self.history if far is None else repeat(None, len(self.history))
         items = ((t, stage, item) for t, (stage, item) in enumerate(zip(here, given, strict=True)))
         done = self.run.map(_with_stage, items, (work, self._seen, far))

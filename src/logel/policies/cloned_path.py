@@ -9,9 +9,11 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from logel.data.cache import Arrays, Cache
 from logel.data.contents import elsewhere
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage, StageSource
@@ -64,7 +66,7 @@ def clone(
     number = int(rng.integers(2**63))
     far, items = _pieces(stages, run)
     before = [parent(t, config) for t in range(len(items))]
-    work = partial(_cloned, policy, config, theta, number, eager=run is not SERIAL)
+    work = partial(_cloned, policy, config, theta, number, eager=not run.here, cache=run.cache)
     done = run.tree(work, items, before, far, handed=_parameters_of)
     clones: list[Clone] = []
     for t, (found, n_episodes) in enumerate(done):
@@ -80,7 +82,7 @@ def _pieces(
 ) -> tuple[StageSource | None, list[tuple[int, Stage | None]]]:
     """Where stages are read when it is their turn, and those that cannot be read there."""
     source = stages.source if isinstance(stages, LearningHistory) else tuple(stages)
-    far = source if run is SERIAL else elsewhere(source)
+    far = source if run.here else elsewhere(source)
     return far, [(t, source[t] if far is None else None) for t in range(len(stages))]
 
 
@@ -121,6 +123,7 @@ def _cloned(
     item: tuple[tuple[int, Stage | None], Float | None],
     *,
     eager: bool,
+    cache: Cache | None,
 ) -> tuple[Clone, int]:
     """One stage's clone, and its number of episodes."""
     (t, stage), start = item
@@ -130,12 +133,56 @@ def _cloned(
     start = initial if start is None else start
     rng = np.random.default_rng([number, t])
     try:
-        found = clone_stage(stage, policy, config, start=start, rng=rng)
+        made = partial(clone_stage, stage, policy, config, start=start, rng=rng)
+        found = (
+            made()
+            if cache is None
+            else _kept(cache, stage, (policy, config, start, number, t), made)
+        )
     except LogelError as error:
         raise type(error)(f"stage {t}: {error}") from None
     if eager and not found.fisher.tabular:
         _ = found.typical_information  # while others are at work, too
     return found, stage.n_episodes
+
+
+def _kept(cache: Cache, stage: Stage, made_of: tuple[Any, ...], make: Callable[[], Clone]) -> Clone:
+    """A clone that was found before, or is now."""
+    policy = made_of[0]
+    made: list[Clone] = []
+
+    def told() -> Arrays:
+        found = make()
+        made.append(found)
+        information = [] if found.fisher.tabular else [found.typical_information]
+        numbers = [found.log_likelihood, found.held_out, found.converged, found.iterations]
+        return {"parameters": found.parameters, "numbers": np.array([*numbers, *information])}
+
+    def sound(kept: Arrays) -> bool:
+        return (
+            kept.keys() == {"parameters", "numbers"}
+            and kept["parameters"].shape == (policy.n_parameters,)
+            and kept["parameters"].dtype == float
+            and kept["numbers"].shape in ((4,), (5,))
+            and bool(np.isfinite(kept["parameters"]).all())
+        )
+
+    kept = cache.kept(("clone", *made_of, stage), told, sound)
+    if made:
+        return made[0]
+    theta, data = kept["parameters"], policy.counted(stage)
+    likely, held_out, converged, iterations, *information = kept["numbers"].tolist()
+    found = Clone(
+        parameters=theta,
+        fisher=policy.fisher(policy.tensor(theta), data.observations, data.counts),
+        log_likelihood=likely,
+        held_out=held_out,
+        converged=bool(converged),
+        iterations=int(iterations),
+    )
+    if information:
+        found.__dict__["typical_information"] = information[0]
+    return found
 
 
 def _parameters_of(done: tuple[Clone, int]) -> Float:

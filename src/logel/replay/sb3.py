@@ -108,6 +108,10 @@ class SB3Learner:
             returns = returns.chosen(torch.as_tensor(np.array(members), device=returns.mean.device))
         return Carried([state.models[int(k)] for k in members], returns)
 
+    def together(self, batch: Batch) -> float:
+        """See `Learner`: alone is as well."""
+        return 1
+
     def trained(
         self, parameters: Float, state: Any, stage: Stage, rewards: Float, rng: np.random.Generator
     ) -> tuple[Float, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logel.replay.fates import Fates, Replay, simplex
+from logel.replay.fates import Replay, simplex
 from logel.types import Float
 
 logger = logging.getLogger(__name__)
@@ -69,10 +69,9 @@ def best_scale(replay: Replay, centre: Float, factors: Sequence[float], n_steps:
     The very first steps say little about it: to them critics matter that nobody knows.
     """
     tried = np.repeat(factors, _SIDES)[:, None] * centre
-    fates, losses = Fates(replay, list(range(_SIDES)) * len(factors)), np.zeros(len(factors))
-    for t in range(n_steps):
-        losses += _loss(replay, t, fates.moved(t, tried)).reshape(-1, _SIDES).mean(axis=1)
-        replay.progress("scales", t + 1, n_steps)
+    sides, losses = list(range(_SIDES)) * len(factors), np.zeros(len(factors))
+    for t, moved in enumerate(replay.passed(tried, sides, n_steps, "scales")):
+        losses += _loss(replay, t, moved).reshape(-1, _SIDES).mean(axis=1)
     logger.info("replay: losses by scale %s", losses.round(2))
     best, here = int(np.argmin(losses)), factors.index(1.0)
     better = losses[here] - losses[best] > _BETTER * n_steps
@@ -88,13 +87,11 @@ def _loss(replay: Replay, t: int, moved: Float) -> Float:
 
 def compared(replay: Replay, weights: Float, n_steps: int) -> Comparison:
     """Replay the first steps with given weights (K, q), all under one fate."""
-    fates = Fates(replay, [0] * len(weights), replay.next_number())
-    losses, moved = np.zeros(len(weights)), []
-    for t in range(n_steps):
-        moved.append(fates.moved(t, weights))
-        losses += _loss(replay, t, moved[-1])
-        replay.progress("first guesses", t + 1, n_steps)
-    return Comparison(weights, losses, moved)
+    fate, losses = [0] * len(weights), np.zeros(len(weights))
+    moved = replay.passed(weights, fate, n_steps, "first guesses", replay.next_number())
+    for t, one in enumerate(moved):
+        losses += _loss(replay, t, one)
+    return Comparison(weights, losses, list(moved))
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from logel.errors import FormatError, OptionError
-from logel.studies.run.backends import BACKENDS, Outcomes
+from logel.interrupts import deferred_interrupt
+from logel.studies.run.backends import BACKENDS, Outcomes, outcomes
 from logel.studies.run.files import exclusive, load_result, save_outcome
 from logel.studies.run.tasks import Failure, Row, Task, TaskFunction, sorted_tasks
 from logel.types import Progress
-from logel.workers import deferred_interrupt
 
 Results = dict[Task, list[Row] | Failure | None]
 
@@ -138,7 +138,7 @@ def run_tasks(
         if progress is not None:
             progress("tasks", reused, len(results))
         try:
-            _follow(BACKENDS[backend](pending, function, jobs=jobs, address=address), keep)
+            _follow(outcomes(pending, function, jobs=jobs, backend=backend, address=address), keep)
         except KeyboardInterrupt:
             done = sum(isinstance(rows, list) for rows in results.values())
             raise KeyboardInterrupt(
