@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,14 @@ from logel import (
     Stage,
     TabularSoftmax,
     Workers,
+    check_estimate,
     infer_reward,
 )
 from logel.envs.gridworld import grid_weights, gridworld_mdp
 from logel.errors import IdentificationError, OptionError, WorkerError
 from logel.learners.tabular import GPOMDPLearner, observe
+from logel.replay.learner import OneByOne
+from logel.types import Float
 from logel.workers import SERIAL, Executor
 
 TABLE = TabularSoftmax(n_states=25, n_actions=4)
@@ -106,6 +110,33 @@ def width_of(common: None, item: Executor) -> int:
     return item.n
 
 
+def test_what_is_begun_ahead_is_made_when_it_is_asked_for(two: Executor, tmp_path: Path) -> None:
+    begun = [SERIAL.start(touching, k, str(tmp_path)) for k in range(2)]
+    assert begun[1]() == 1 and not (tmp_path / "0").exists()
+    assert two.start(slow_first, 3, 0.5)() == 3.5
+
+
+def touching(folder: str, item: int) -> int:
+    (Path(folder) / str(item)).touch()
+    return item
+
+
+def dying_at_two(common: None, item: int) -> int:
+    return dying(common, item) if item == 2 else item
+
+
+def test_pieces_that_stand_by_themselves_are_told_which_of_them_died() -> None:
+    told = dict(news for news in Workers(2).outcomes(dying_at_two, range(5)) if news is not None)
+    lost = told.pop(2)
+    assert isinstance(lost, WorkerError) and told == {k: k for k in (0, 1, 3, 4)}
+
+
+def test_what_pieces_share_is_sent_once(two: Executor) -> None:
+    shared = {"size": 3}
+    first, again, other = (two._shared(one) for one in (shared, shared, {"size": 3}))
+    assert first == again != other
+
+
 @pytest.mark.parametrize("n", [0, -1, True, 2.0, "two"])
 def test_numbers_of_workers_are_checked(n: Any) -> None:
     with pytest.raises(OptionError, match="workers must be a whole number"):
@@ -147,6 +178,30 @@ def test_learners_together_answer_the_same(
     both = {"early": grid.slice(0, 4), "late": grid.slice(4)}
     asked = partial(infer_reward, both, TABLE, gamma=0.96, use_parameters=False)
     assert same(asked(), asked(workers=two), tmp_path)
+
+
+def paid(theta: Float, state: None, stage: Stage, rewards: Float, rng: Any) -> tuple[Float, None]:
+    """A learner that moves by what it was paid on average, and by chance."""
+    return theta + 0.1 * rewards.mean() + 0.01 * rng.standard_normal(len(theta)), state
+
+
+@pytest.mark.slow
+def test_replay_and_controls_answer_the_same(
+    network: LearningHistory, two: Executor, tmp_path: Path
+) -> None:
+    thetas, known = np.cumsum(np.full((7, NETWORK.n_parameters), 0.02), axis=0), []
+    for stage, theta in zip(network, thetas, strict=True):
+        known.append(replace(stage, parameters=theta))
+    history = LearningHistory.from_stages(known, own_episodes=True)
+    replay, own = Method.named("replay", n_stages=2, n_fates=2), OneByOne(paid)
+    asked = partial(infer_reward, history, NETWORK, gamma=0.9, method=replay, learner=own)
+    assert same(asked(), asked(workers=two), tmp_path)
+    given = {"method": "mirror", "controls": ["reversed", "decoys", "halves"]}
+    checked = partial(check_estimate, history, NETWORK, gamma=0.9, **given)
+    told: list[tuple[int, int]] = []
+    one = checked(progress=lambda what, done, total: told.append((done, total)))
+    assert one.to_json() == checked(workers=two).to_json()
+    assert told[-1] == (5, 5)
 
 
 def dying_once(folder: str, item: int) -> int:

@@ -30,6 +30,8 @@ _NAMES = {
     "Workers": "logel.workers",
     "infer_reward": "logel.inference.infer",
     "check_estimate": "logel.inference.check",
+    "plan_inference": "logel.inference.plan",
+    "Plan": "logel.inference.plan",
     "EstimateChecks": "logel.inference.check",
     "infer_group": "logel.inference.infer",
     "compare_groups": "logel.inference.infer",
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from logel.inference.infer import compare_groups, infer_group, infer_reward
     from logel.inference.method import Method
     from logel.inference.observer import Observer
+    from logel.inference.plan import Plan, plan_inference
     from logel.learners.sb3 import HistoryRecorder
     from logel.policies.gaussian import LinearGaussian
     from logel.policies.networks import MLPCategorical, MLPGaussian
@@ -80,6 +83,7 @@ __all__ = [
     "MLPGaussian",
     "Method",
     "Observer",
+    "Plan",
     "RewardEstimate",
     "Rollout",
     "SB3Policy",
@@ -91,6 +95,7 @@ __all__ = [
     "compare_groups",
     "infer_group",
     "infer_reward",
+    "plan_inference",
     "record_stage",
 ]
 

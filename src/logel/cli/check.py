@@ -19,13 +19,17 @@ from logel.cli.console import (
     HistoryFolder,
     Json,
     MethodName,
+    NumberOfWorkers,
     Quiet,
+    RayAddress,
+    Resume,
     Seed,
     StageRange,
     Verbose,
     WorldFile,
     cut,
     progress_bars,
+    workers_of,
 )
 from logel.cli.features import FeaturesName, named_features
 from logel.cli.reward import check_target, known_world
@@ -57,6 +61,9 @@ def check(
     figure: Annotated[Path | None, Option(help="Draw them: a .png, .svg or .pdf file.")] = None,
     device: Annotated[str, Option(help="Where to compute: cpu or cuda.")] = "cpu",
     seed: Seed = 0,
+    workers: NumberOfWorkers = 1,
+    ray: RayAddress = None,
+    resume: Resume = False,
     json_output: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -79,6 +86,7 @@ def check(
         "use_parameters": not clone,
         "seed": seed,
         "world": None if world is None else known_world(world, family),
+        "workers": workers_of(workers, ray, resume=resume),
     }
     kept = 0
 

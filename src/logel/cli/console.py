@@ -25,6 +25,7 @@ from logel.errors import LogelError, MissingExtraError, OptionError, StorageErro
 if TYPE_CHECKING:
     from logel.data.history import LearningHistory
     from logel.types import Progress
+    from logel.workers import Workers
 
 # The packages that an extra installs and that we import.
 _PACKAGES = {
@@ -52,6 +53,14 @@ Discount = Annotated[
 ]
 METHODS = ("default", "joint", "two-step", "replay", "mirror", "paper", "authors")
 FAMILIES = ("auto", "tabular", "linear", "mlp")
+
+
+def workers_of(workers: int, ray: str | None, *, resume: bool = False) -> Workers:
+    """Workers as asked for on the command line."""
+    from logel.data.cache import Cache
+    from logel.workers import Workers
+
+    return Workers(workers, ray, Cache.usual() if resume else None)
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
@@ -85,6 +94,10 @@ RayAddress = Annotated[
     Option(
         "--ray", metavar="ADDRESS", help="Compute on a Ray cluster: its address, auto, or local."
     ),
+]
+Resume = Annotated[
+    bool,
+    Option("--resume", help="Keep what is done (in LOGEL_CACHE), and go on from what was kept."),
 ]
 Clone = Annotated[bool, Option("--clone", help="Clone even if the parameters are recorded.")]
 WorldFile = Annotated[
@@ -170,6 +183,7 @@ def progress_bars(quiet: bool, *, verbose: bool = False) -> Iterator[Progress]:
         TextColumn("{task.description:>14}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
@@ -189,8 +203,12 @@ def progress_bars(quiet: bool, *, verbose: bool = False) -> Iterator[Progress]:
         def report(what: str, done: int, total: int) -> None:
             if what not in tasks:
                 # What was done before says nothing about the speed.
-                tasks[what] = bars.add_task(what, total=total, completed=done)
-            bars.update(tasks[what], completed=done, total=total)
+                tasks[what] = bars.add_task(what, total=total, completed=done, rate="")
+            speed = bars.tasks[tasks[what]].speed
+            rate = (
+                "" if not speed else f"{speed:.3g}/s" if speed >= 1 else f"{1 / speed:.3g} s each"
+            )
+            bars.update(tasks[what], completed=done, total=total, rate=rate)
 
         yield report
 

@@ -12,6 +12,7 @@ from logel.cli.check import check
 from logel.cli.compare import GroupsCommand, compare
 from logel.cli.console import Commands, Stopped, options_of_all
 from logel.cli.data import export_history, import_history, inspect
+from logel.cli.plan import plan
 from logel.cli.record import record, record_gridworld
 from logel.cli.reward import infer, report, train, unexplained
 from logel.cli.studies import build_networks, demo, reproduce
@@ -30,7 +31,7 @@ recorders.command("gridworld")(record_gridworld)
 FIRST, THEN, PAPER = "From a run to its reward", "With what came out", "The paper"
 app.add_typer(recorders, name="record", rich_help_panel=FIRST)
 app.command("import", rich_help_panel=FIRST)(import_history)
-for command in (inspect, infer, check, unexplained, report):
+for command in (inspect, plan, infer, check, unexplained, report):
     app.command(rich_help_panel=FIRST)(command)
 app.command(rich_help_panel=THEN)(train)
 app.command(cls=GroupsCommand, rich_help_panel=THEN)(compare)

@@ -21,6 +21,7 @@ from logel.cli.console import (
     OwnWorlds,
     Quiet,
     RayAddress,
+    Resume,
     Seed,
     StageRange,
     Verbose,
@@ -30,6 +31,7 @@ from logel.cli.console import (
     progress_bars,
     read_with_progress,
     save_and_show,
+    workers_of,
 )
 from logel.cli.features import FeaturesName, named_features
 from logel.errors import OptionError, printed
@@ -65,6 +67,7 @@ def infer(
     seed: Seed = 0,
     workers: NumberOfWorkers = 1,
     ray: RayAddress = None,
+    resume: Resume = False,
     json_output: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -80,7 +83,6 @@ def infer(
     from logel.inference.infer import infer_group, infer_reward
     from logel.inference.replayed import replay_might_apply
     from logel.policies.choose import choose_common_policy
-    from logel.workers import Workers
 
     family = choose_common_policy(loaded, policy, known=not clone, device=device)
     options: dict[str, Any] = {
@@ -91,7 +93,7 @@ def infer(
         "seed": seed,
         "pool_world": not own_worlds,
         "world": None if world is None else known_world(world, family),
-        "workers": Workers(workers, ray),
+        "workers": workers_of(workers, ray, resume=resume),
     }
     with progress_bars(quiet or json_output, verbose=verbose) as report:
         if hierarchy:
@@ -117,6 +119,8 @@ def unexplained(
         Path | None, Option(help="Save what was found as JSON, for logel report --unexplained.")
     ] = None,
     device: Annotated[str, Option(help="Where to compute: cpu or cuda.")] = "cpu",
+    workers: NumberOfWorkers = 1,
+    ray: RayAddress = None,
     json_output: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -139,6 +143,7 @@ def unexplained(
             use_parameters=not clone,
             world=None if world is None else known_world(world, family),
             progress=report,
+            workers=workers_of(workers, ray),
         )
     save_and_show(answer, out, json_output=json_output)
 

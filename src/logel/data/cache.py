@@ -162,6 +162,8 @@ def _parts(value: Any) -> Array | bytes | list[Any]:
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return repr(value).encode()
+    if kind is bytes:
+        return bytes(value)
     if kind is np.ndarray and not value.dtype.hasobject:
         return np.asarray(value)
     if kind in (tuple, list):

@@ -176,6 +176,14 @@ def elsewhere(source: StageSource) -> StageSource | None:
     return None if told is None else told()
 
 
+def stage_sizes(source: StageSource) -> list[float] | None:
+    """Sizes of all stages relative to each other, if they are known without reading them."""
+    if isinstance(source, tuple):
+        return [float(stage.n_steps) for stage in source]
+    told = getattr(source, "sizes", None)
+    return None if told is None else told()
+
+
 @dataclass(frozen=True)
 class View:
     """Some of another source's stages, in an order of their own; every one fetched is told."""
@@ -192,6 +200,11 @@ class View:
         if self.progress is not None:
             self.progress("reading", index + 1, len(self))
         return stage
+
+    def sizes(self) -> list[float] | None:
+        """See `stage_sizes`."""
+        sizes = stage_sizes(self.source)
+        return None if sizes is None else [sizes[t] for t in self.indices]
 
     def elsewhere(self) -> View | None:
         """See the function of that name; nobody is told there."""

@@ -109,7 +109,7 @@ def infer_reward(
             once, they serve many answers). The answer is the same to the last bit.
     """
     policy, gamma = settled(history, policy, gamma, known=use_parameters)
-    asked = _Request(
+    asked = Request(
         *(policy, gamma, method, features, use_parameters, intervals, seed, learner, world)
     )
     report = progress or unheard
@@ -157,7 +157,7 @@ def infer_group(
         workers: How many processes fit learners at a time.
     """
     policy, gamma = settled(histories, policy, gamma, known=use_parameters)
-    asked = _Request(*(policy, gamma, method, features, use_parameters, True, seed, learner, world))
+    asked = Request(*(policy, gamma, method, features, use_parameters, True, seed, learner, world))
     with opened(workers) as run:
         return group_estimate(asked.several(histories, pool_world, progress or unheard, run))
 
@@ -205,7 +205,7 @@ def compare_groups(
     if len(everyone) < len(groups[0]) + len(groups[1]):
         raise OptionError(f"the groups need different names, not {names[0]!r} twice")
     policy, gamma = settled(everyone, policy, gamma, known=use_parameters)
-    asked = _Request(*(policy, gamma, method, features, use_parameters, True, seed, learner, world))
+    asked = Request(*(policy, gamma, method, features, use_parameters, True, seed, learner, world))
     with opened(workers) as run:
         cohort = asked.several(everyone, pool_world, progress or unheard, run)
     one, other = (group_estimate(cohort.called(f"{name}: ")) for name in names)
@@ -213,7 +213,7 @@ def compare_groups(
 
 
 @dataclass(frozen=True)
-class _Request:
+class Request:
     """What is asked of every learner alike; see `infer_reward`."""
 
     policy: Policy
@@ -248,7 +248,7 @@ class _Request:
     def one(self, watched: Watched) -> tuple[Found, Gauge, Asked]:
         """What one history shows."""
         contradicted = _contradicted(watched)
-        name, chosen = _choose(self.method, watched, self.learner)
+        name, chosen = choose_method(self.method, watched, self.learner)
         if watched.world is not None and chosen.coordinates is not Coordinates.PATH:
             raise OptionError(f"a given world is used by method 'joint', not by '{name}'")
         policy = watched.policy
@@ -304,7 +304,9 @@ def _contradicted(watched: Watched) -> tuple[str, ...]:
     return () if note is None else (note,)
 
 
-def _choose(method: str | Method, watched: Watched, learner: Learner | None) -> tuple[str, Method]:
+def choose_method(
+    method: str | Method, watched: Watched, learner: Learner | None
+) -> tuple[str, Method]:
     if not isinstance(method, str):
         return "custom", method
     if method != "default":
