@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import os
+import re
 import signal
 import tempfile
 import threading
@@ -350,10 +351,12 @@ class _Processes(Executor):
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except BrokenExecutor:
+        except BrokenExecutor as error:
             self._pool = None  # others can be started
+            codes = re.search(r"exit codes of the workers are \{(.*?)\}", str(error))
             raise WorkerError(
-                "a worker process died, most likely for want of memory: use fewer workers"
+                f"a worker process died ({codes[1] if codes else 'nobody knows of what'}), most "
+                "likely for want of memory: use fewer workers"
             ) from None
 
     def _done(self, running: Collection[Any]) -> Any:
@@ -411,7 +414,8 @@ class _OnRay(Executor):
             raise (error if cause is None else cause) from None
         except self._ray.exceptions.RayError as error:
             raise WorkerError(
-                f"a piece of work was lost on the Ray cluster {self._retries + 1} times: {error}"
+                f"a piece of work was lost on the Ray cluster {self._retries + 1} times: "
+                f"{type(error).__name__}: {error}"
             ) from None
 
     def _done(self, running: Collection[Any]) -> Any:

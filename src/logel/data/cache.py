@@ -17,14 +17,13 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache, cached_property, partial
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
-import logel
 from logel.data.limits import FilePath, read_plain
 from logel.data.store import clear_stale, write_atomically
 from logel.errors import FormatError, LogelError
@@ -124,7 +123,7 @@ def code() -> str:
     from importlib.metadata import version
 
     whole = hashlib.sha256()
-    root = Path(logel.__file__).parent
+    root = Path(__file__).parents[1]
     for path in sorted(root.rglob("*.py")):
         whole.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     whole.update(" ".join(f"{name} {version(name)}" for name in _LIBRARIES).encode())
@@ -162,41 +161,60 @@ def _parts(value: Any) -> Array | bytes | list[Any]:
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return repr(value).encode()
-    if kind is bytes:
-        return bytes(value)
     if kind is np.ndarray and not value.dtype.hasobject:
         return np.asarray(value)
-    if kind in (tuple, list):
-        return list(value)
-    if isinstance(value, Mapping):
-        return [part for item in value.items() for part in item]
-    if kind is partial:
-        return [value.func, value.args, value.keywords]
-    return _parts_of_object(value, kind)
+    if kind in _BUILTINS:
+        return _BUILTINS[kind](value)
+    told = value if isinstance(value, FunctionType | type) else kind
+    library = told.__module__.partition(".")[0]
+    if library in _LIBRARIES:
+        return _of_library(value)
+    if library == "logel":
+        return _of_ours(value, kind)
+    raise UnknownPartError(f"it depends on {told.__module__}.{told.__qualname__}")
 
 
-def _parts_of_object(value: Any, kind: type) -> Array | bytes | list[Any]:
-    if isinstance(value, Enum):
-        return value.name.encode()
-    if isinstance(value, FunctionType | type) and value.__module__.startswith("logel."):
-        # The digest of the code says what it does.
-        return f"{value.__module__}.{value.__qualname__}".encode()
-    library, name = kind.__module__.partition(".")[0], kind.__name__
-    if library == "torch":
-        # Tensors by their numbers, devices and types by name.
-        return np.asarray(value.detach().cpu()) if name == "Tensor" else repr(value).encode()
-    if library == "scipy" and hasattr(value, "tocoo"):
+def _flat(value: Mapping[Any, Any]) -> list[Any]:
+    return [part for item in value.items() for part in item]
+
+
+_BUILTINS: Mapping[type, Callable[[Any], Any]] = {
+    bytes: bytes,
+    tuple: list,
+    list: list,
+    dict: _flat,
+    MappingProxyType: _flat,
+    partial: lambda value: [value.func, value.args, value.keywords],
+}
+
+
+def _of_library(value: Any) -> Array | bytes | list[Any]:
+    """Tensors by their numbers, sparse matrices by their places, devices and types by name."""
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    if hasattr(value, "detach"):
+        return np.asarray(value.detach().cpu())
+    if hasattr(value, "tocoo"):
         there = value.tocoo()
         return [there.shape, there.row, there.col, there.data]
-    if library != "logel":
-        raise UnknownPartError(f"it depends on {kind.__module__}.{kind.__qualname__}")
-    if is_dataclass(value):
-        return [part for f in fields(value) for part in (f.name, getattr(value, f.name))]
+    if type(value).__name__ in ("device", "dtype"):
+        return repr(value).encode()
+    raise UnknownPartError(f"it depends on {type(value).__module__}.{type(value).__qualname__}")
+
+
+def _of_ours(value: Any, kind: type) -> bytes | list[Any]:
+    """Of this package, whose code has a digest of its own."""
+    if isinstance(value, FunctionType | type):
+        return f"{value.__module__}.{value.__qualname__}".encode()
+    if isinstance(value, Enum):
+        return value.name.encode()
     if isinstance(value, tuple):
         return list(value)
-    found = [
-        (key, part)
-        for key, part in sorted(vars(value).items())
-        if not isinstance(getattr(kind, key, None), cached_property)
-    ]
-    return list(found)
+    return _flat({name: getattr(value, name) for name in _names(value, kind)})
+
+
+def _names(value: Any, kind: type) -> list[str]:
+    """Of what an object holds, but for what it worked out."""
+    if is_dataclass(value):
+        return [f.name for f in fields(value)]
+    return sorted(n for n in vars(value) if not isinstance(getattr(kind, n, None), cached_property))

@@ -44,9 +44,9 @@ from logel.worlds.known import KnownWorld
 # Stages that are tried, also of families that may go through rounds, and rows of each: what is
 # proportional to rows is seen on fewer.
 _STAGES, _CONVEX_STAGES, _ROWS = 3, 6, 20_000
-# Rounds by which a rule is timed, those of the walk and of each account without a reward, and what
-# groups of episodes and expected covariances cost beside, in rounds of the best rule.
-_TIMED, _WALK, _WITHOUT, _BESIDE = 3, 12, 20, 2.5
+# Rounds by which a rule is timed; what accounts without a reward, and expected covariances, cost in
+# rounds of the best rule.
+_TIMED, _WITHOUT, _BESIDE = 3, 10, 2.5
 # Copies that are timed, few and many; copies of a search for each feature and beside; how often all
 # steps are replayed by the centre alone.
 _FEW, _MANY, _CANDIDATES, _AGAIN = 4, 16, (4, 8), 3
@@ -340,17 +340,9 @@ def _along_path(few: Watched, sample: _Sample, method: Method) -> list[Phase]:
         fits[name] = fit_path(rule.refreshed(walk.states), max_rounds=_TIMED, start=walk)
         rounds[name] = (time.perf_counter() - began) / fits[name].rounds * steps
     best = max(fits, key=lambda name: fits[name].evidence)
-    # The first heat once more for those with a second start; the last for the best and another.
-    first, *others = (n for n, _ in method.heats)
-    last, middle = others[-1] if others else 0, sum(others[:-1])
-    all_rules = sum(r * (2 if rules[n].second_start else 1) for n, r in rounds.items()) * first
-    each = list(rounds.values())
-    later = sum(each) * middle + (rounds[best] + float(np.mean(each))) * last
-    without = _WITHOUT * rounds[best] * 0.5 if few.intervals else 0.0
-    alone = rounds[best] * sum(n for n, _ in method.heats)
-    fitting = Phase(
-        "rules", sum(clock.spent["walk"]) * steps, float(all_rules + later + without), alone
-    )
+    twice = [name for name, rule in rules.items() if rule.second_start]
+    fitting = _fitted(rounds, best, twice, method, few.intervals)
+    fitting = replace(fitting, serial=sum(clock.spent["walk"]) * steps)
     phases = [
         Phase("reading", sample.read + 2 * pooling * sample.growth),
         _cloned(clock.spent["cloning"], sample),
@@ -362,6 +354,20 @@ def _along_path(few: Watched, sample: _Sample, method: Method) -> list[Phase]:
         beside = _BESIDE * rounds[best]
         phases.append(Phase("intervals", 0.0, n * group + beside, max(group, beside / 2)))
     return phases
+
+
+def _fitted(
+    rounds: dict[str, float], best: str, twice: Sequence[str], method: Method, intervals: bool
+) -> Phase:
+    """Heats of the rules, whose rounds take so many seconds, and of accounts without a reward."""
+    first, *others = (n for n, _ in method.heats)
+    last, middle = others[-1] if others else 0, sum(others[:-1])
+    each = list(rounds.values())
+    total = (sum(each) + sum(rounds[name] for name in twice)) * first + sum(each) * middle
+    # The last heat is for the best, and often for another.
+    total += (rounds[best] + float(np.mean(each))) * last
+    total += intervals * _WITHOUT * rounds[best]
+    return Phase("rules", 0.0, total, rounds[best] * (first + middle + last))
 
 
 def _replayed(few: Watched, n_stages: int, method: Method, learner: Learner | None) -> list[Phase]:
