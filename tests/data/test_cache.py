@@ -18,10 +18,18 @@ import safetensors.numpy
 import scipy.sparse
 import torch
 
-from logel import LearningHistory, MLPGaussian, Stage, Workers, infer_reward
+from logel import LearningHistory, MLPGaussian, Stage, TabularSoftmax, Workers, infer_reward
 from logel.data import cache as kept
 from logel.data.cache import Arrays, Cache, UnknownPartError, digest
+from logel.data.settings import LearnerSettings
+from logel.envs.gridworld import grid_weights, gridworld_mdp
+from logel.learners.tabular import GPOMDPLearner, observe
 from logel.policies.cloning import CloneConfig, CloneMethod
+from logel.replay.batch import Batch
+from logel.replay.course import Course
+from logel.replay.fates import Replay
+from logel.replay.learner import OneByOne, StackedLearner
+from logel.replay.movement import Movement
 
 NETWORK = MLPGaussian(3, 1, hidden=(8,))
 
@@ -207,3 +215,47 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(tmp_path: Path, worker
     held = set(folder.iterdir())
     assert set(first) <= held and len(held) >= 6
     assert all(path.stat().st_mtime_ns > first[path] for path in first)
+
+
+def refused(*_: object) -> None:
+    raise AssertionError("this was done before")
+
+
+@pytest.mark.slow
+def test_fits_of_rules_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = gridworld_mdp()
+    weights = grid_weights(world.feature_names)
+    table = observe(world, GPOMDPLearner(), weights=weights, n_steps=4, seed=1000)
+
+    def ask(workers: int | Workers) -> str:
+        return infer_reward(table, TabularSoftmax(25, 4), gamma=0.96, workers=workers).to_json()
+
+    first = ask(Workers(cache=tmp_path))
+    monkeypatch.setattr("logel.inference.choose._continued", refused)
+    assert ask(Workers(cache=tmp_path)) == first
+    monkeypatch.undo()
+    assert ask(1) == first
+
+
+def test_replayed_updates_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = LearnerSettings("A2C", pi=(8,), vf=(8,), activation="tanh")
+    learner = StackedLearner.of(settings, NETWORK, 3)
+    assert learner is not None
+    stages = list(drifting(2))
+    thetas = 0.1 * np.random.default_rng(0).standard_normal((3, NETWORK.n_parameters))
+    batches = [Batch.of(stage, NETWORK) for stage in stages]
+    moves = [Movement.at(s, NETWORK, theta) for s, theta in zip(stages, thetas, strict=False)]
+
+    def middles(workers: Workers, learner: Any = learner) -> Any:
+        with workers.open() as run:
+            replay = Replay(Course(batches, thetas, moves), learner, seed=1000, run=run)
+            return replay.middles(np.ones(3), 4, 2)
+
+    first = middles(Workers(cache=tmp_path))
+    np.testing.assert_array_equal(middles(Workers()), first)
+    monkeypatch.setattr(StackedLearner, "update", refused)
+    np.testing.assert_array_equal(middles(Workers(cache=tmp_path)), first)
+    # Of a learner with code of its own nobody knows whether it is still the same.
+    before = len(list(tmp_path.iterdir()))
+    middles(Workers(cache=tmp_path), OneByOne(lambda theta, state, *_: (theta, state)))
+    assert len(list(tmp_path.iterdir())) == before

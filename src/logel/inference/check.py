@@ -238,6 +238,7 @@ def check_estimate(
         far = None if run.here else elsewhere(history.source)
         if far is not None:
             asked = asked._replace(history=replace(history, source=far))
+        options["workers"] = Workers(cache=run.cache)
         pieces = [(name, k) for name, n in work.items() for k in range(n)]
         found = run.map(partial(_tried, tell=tell), pieces, (asked, policy, options))
         for name, n in work.items():

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import NamedTuple, cast
 
+import numpy as np
+
+from logel.data.cache import Arrays, Cache, UnknownPartError, digest
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.rolled import SampledPosterior, rolled_out
+from logel.inference.rounds import Variances
 from logel.inference.smooth import JointFit, Start, fit_path, fit_random_walk
 from logel.inference.weight_posterior import WeightPosterior, weight_posterior
 from logel.rules.rule import Rule
 from logel.types import Float, Progress
-from logel.workers import SERIAL, Executor
+from logel.workers import SERIAL, Executor, Work
 
 logger = logging.getLogger(__name__)
 # Rounds in which circles come to rest: twelve to thirty in the hardest of seventeen.
@@ -88,6 +93,7 @@ def choose_rule(
     anyone = next(iter(rules.values()))
     walk = fit_random_walk(anyone, start=None if cloned is None else Start(cloned))
     ground = _Ground(dict(rules), walk, cloned, tuple(nulls or ()))
+    work = _kept_by(run.cache, ground)
     fits: dict[str, JointFit] = {}
     refreshed: dict[str, Float] = {}  # where each fit's rule was
 
@@ -103,7 +109,7 @@ def choose_rule(
             begun = fits.get(name)
             refreshed[name] = walk.states if begun is None else begun.model.as_policy(begun.states)
         given = [(name, ground.bare(name, fits.get(name)), rounds) for name in running]
-        found = [run.start(_continued, one, ground) for one in given]
+        found = [run.start(work, one, ground) for one in given]
         if fits and running and heat == len(method.heats) - 1 and nulls is not None:
             # Whoever leads now will most likely have to beat these, while others still run.
             leader = max(running, key=gain)
@@ -178,6 +184,56 @@ def _continued(ground: _Ground, begun: tuple[str, JointFit | None, int]) -> Join
     fit = ground.whole(name, before)
     rule = ground.rules[name].refreshed(fit.model.as_policy(fit.states))
     return cast(JointFit, ground.bare(name, fit_path(rule, max_rounds=rounds, start=fit)))
+
+
+def _kept_by(cache: Cache | None, ground: _Ground) -> Work:
+    """What continues fits, and finds again those that were continued so before."""
+    if cache is None:
+        return _continued
+    try:
+        return partial(_kept, cache, digest(ground))
+    except UnknownPartError as error:
+        logger.info("not kept: %s", error)
+        return _continued
+
+
+_NUMBERS = ("evidence", "log_likelihood", "rounds", "converged")
+_ARRAYS = ("states", "parameters", "covariance", "trace")
+
+
+def _kept(
+    cache: Cache, known: str, ground: _Ground, begun: tuple[str, JointFit | None, int]
+) -> JointFit:
+    """What `_continued` gives, or gave before."""
+    name, before, _ = begun
+    made: list[JointFit] = []
+
+    def told() -> Arrays:
+        made.append(_continued(ground, begun))
+        arrays = {name: np.array(getattr(made[0], name)) for name in _ARRAYS}
+        numbers = [float(getattr(made[0], name)) for name in _NUMBERS]
+        variances = [float(value) for value in vars(made[0].variances).values()]
+        return {**arrays, "numbers": np.array([*numbers, *variances])}
+
+    rule, n = ground.rules[name], len(_NUMBERS) + len(fields(Variances))
+    shape = (rule.n_stages, rule.state_dim)
+
+    def sound(kept: Arrays) -> bool:
+        whole = kept.keys() == {*_ARRAYS, "numbers"} and kept["numbers"].shape == (n,)
+        return whole and kept["states"].shape == shape
+
+    kept = cache.kept(("rule", known, begun), told, sound)
+    if made:
+        return made[0]
+    fit = None if before is None else ground.whole(name, before)
+    policies = ground.walk.states if fit is None else fit.model.as_policy(fit.states)
+    evidence, likelihood, rounds, converged, *variances = kept["numbers"].tolist()
+    states, parameters, covariance, trace = (kept[name] for name in _ARRAYS)
+    found = JointFit(
+        *(rule.refreshed(policies), states, parameters, covariance, Variances(*variances)),
+        *(evidence, likelihood, int(rounds), bool(converged), tuple(trace.tolist())),
+    )
+    return cast(JointFit, ground.bare(name, found))
 
 
 def _begun(ground: _Ground, rule: Rule, rounds: int) -> JointFit:
