@@ -15,10 +15,13 @@ from logel.cli.console import (
     Json,
     MethodName,
     NumberOfWorkers,
+    Quiet,
     Seed,
     StageRange,
     WorldFile,
     cut,
+    progress_bars,
+    read_with_progress,
 )
 from logel.cli.features import FeaturesName, named_features
 from logel.cli.reward import known_world
@@ -37,6 +40,7 @@ def plan(
     seed: Seed = 0,
     workers: NumberOfWorkers = 1,
     json_output: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Say how long `logel infer` will take with the same options, and how much memory."""
     from logel.data.history import LearningHistory
@@ -45,15 +49,16 @@ def plan(
 
     loaded = cut(LearningHistory.load(history), stages)
     family = choose_common_policy({"history": loaded}, policy, known=not clone, device=device)
-    found = plan_inference(
-        loaded,
-        family,
-        gamma=gamma,
-        method=method,
-        features=named_features(features),
-        use_parameters=not clone,
-        world=None if world is None else known_world(world, family),
-        seed=seed,
-        workers=workers,
-    )
+    with progress_bars(quiet or json_output) as report:
+        found = plan_inference(
+            read_with_progress(loaded, report),
+            family,
+            gamma=gamma,
+            method=method,
+            features=named_features(features),
+            use_parameters=not clone,
+            world=None if world is None else known_world(world, family),
+            seed=seed,
+            workers=workers,
+        )
     typer.echo(found.to_json() if json_output else found.summary())

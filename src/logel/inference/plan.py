@@ -253,13 +253,13 @@ def _n_bytes(stage: Stage) -> int:
 
 
 class _Clock:
-    """Seconds by what was reported at their end."""
+    """Seconds of a core by what was reported at their end: others may be at work just now."""
 
     def __init__(self) -> None:
-        self.last, self.spent = time.perf_counter(), dict[str, list[float]]()
+        self.last, self.spent = time.process_time(), dict[str, list[float]]()
 
     def __call__(self, what: str, done: int = 1, total: int = 1) -> None:
-        now = time.perf_counter()
+        now = time.process_time()
         self.spent.setdefault(what, []).append(now - self.last)
         self.last = now
 
@@ -273,9 +273,9 @@ def _resident() -> int:
 
 
 def _timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     work()
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def _tried(few: Watched, sample: _Sample, method: Method, notes: list[str]) -> list[Phase]:
@@ -336,9 +336,9 @@ def _along_path(few: Watched, sample: _Sample, method: Method) -> list[Phase]:
     fits, rounds = {}, {}
     steps = max(sample.n_stages - 1, 1) / max(len(few.history) - 1, 1)
     for name, rule in rules.items():
-        began = time.perf_counter()
+        began = time.process_time()
         fits[name] = fit_path(rule.refreshed(walk.states), max_rounds=_TIMED, start=walk)
-        rounds[name] = (time.perf_counter() - began) / fits[name].rounds * steps
+        rounds[name] = (time.process_time() - began) / fits[name].rounds * steps
     best = max(fits, key=lambda name: fits[name].evidence)
     twice = [name for name, rule in rules.items() if rule.second_start]
     fitting = _fitted(rounds, best, twice, method, few.intervals)
