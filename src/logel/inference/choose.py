@@ -12,9 +12,13 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from logel.inference.arrow import restless, runs_forward
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.rolled import SampledPosterior, rolled_out
+from logel.inference.rounds import LARGEST_DENSE
 from logel.inference.smooth import JointFit, Start, fit_path, fit_random_walk
 from logel.inference.weight_posterior import WeightPosterior, weight_posterior
 from logel.rules.rule import Rule
@@ -122,6 +126,37 @@ def choose_rule(
         gains={name: gain(name) for name in order},
         reward_gain=best.evidence - max(without) - prior_cost(order[0], method),
     )
+
+
+def forward(rule: Rule, path: Float, parameters: Float) -> bool:
+    """Whether a path (m + 1, D) of policies surely follows a rule the way it is read."""
+    around = _around(rule, path, parameters)
+    return around is not None and runs_forward(*around, np.diff(path, axis=0))
+
+
+def unsteady(rule: Rule, path: Float, parameters: Float, *, known: bool) -> tuple[str, ...]:
+    """How the steps along a path (m + 1, D) contradict a rule, in sentences."""
+    around = _around(rule, path, parameters)
+    if around is None:
+        return ()
+    left = path[1:] - rule.following(path[:-1], parameters)
+    weights = parameters[: rule.n_features]
+    return restless(*around, np.diff(path, axis=0), left, weights, known=known)
+
+
+def _around(rule: Rule, path: Float, parameters: Float) -> tuple[Float, Float] | None:
+    """Design and shape of the noise; None where states are no policies, or too many numbers."""
+    if rule.keeps_values or rule.state_dim > LARGEST_DENSE:
+        return None
+    found = rule.refreshed(path).predict(path[:-1], parameters, states_known=True)
+    return found.design[:, :, : rule.n_features], found.shape
+
+
+def left_of(fit: JointFit, cloned: Float) -> Float:
+    """What a fitted rule leaves of the clones' steps, (m, d)."""
+    model, states = fit.model, fit.states[:-1]
+    predicted = model.as_policy(model.following(states, fit.parameters)) - model.as_policy(states)
+    return np.asarray(np.diff(cloned, axis=0) - predicted)
 
 
 def prior_cost(name: str, method: Method) -> float:
