@@ -42,8 +42,8 @@ _SOME = 0.1
 _CHANGE_CHANCE, _SMOOTH_CHANCE = 0.025, 0.003
 # Shares below this are nothing, whether chance or not.
 _LITTLE = 0.02
-# Stages of which one order and its reverse are rare enough to convince, and orders tried.
-_FEWEST_STAGES, _ORDERS = 6, 1999
+# Stages from which on clones of few episodes lie along time too, and orders tried.
+_FEWEST_STAGES, _ORDERS = 9, 1999
 # Asked of all that wander, this alone must not let one in twenty pass: a chance of .02 convinces.
 _STRICTER = 2.5
 
@@ -86,15 +86,16 @@ def order_gain(path: Float, *, seed: int = 0) -> float:
     """Minus the log of the chance that stages in any order lie along time as these do, in nats.
 
     For stages of which any order is as likely; infinite from where it is convincing. A first
-    step longer than all others together is order enough: one step may lead to the end.
+    stage further from the others than these are spread is order enough: one step may lead to the
+    end.
 
     Args:
         path: A point for every stage, shape (m + 1, k).
         seed: Of the orders that are tried.
     """
-    squared = (np.diff(path, axis=0) ** 2).sum(axis=1)
-    n = len(path)
-    if n < _FEWEST_STAGES or squared[0] >= squared[1:].sum():
+    n, others = len(path), path[1:].mean(axis=0)
+    away = float(((path[0] - others) ** 2).sum())
+    if n < _FEWEST_STAGES or away >= float(((path[1:] - others) ** 2).sum()):
         return float("inf")
     stages = _together(path) / _together(np.ones((n, 1)))
     products = (stages - stages.mean(axis=0)) @ (stages - stages.mean(axis=0)).T

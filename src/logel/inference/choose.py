@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logel.inference.arrow import restless, runs_forward
+from logel.inference.arrow import order_gain, restless, runs_forward
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.rolled import SampledPosterior, rolled_out
@@ -28,6 +28,8 @@ from logel.workers import SERIAL, Executor
 logger = logging.getLogger(__name__)
 # Rounds in which circles come to rest: twelve to thirty in the hardest of seventeen.
 _SETTLING_ROUNDS = 60
+# Stages that tell how well coordinates of clones are known.
+_SEEN_STAGES = 8
 # Rounds of the random walk, of other accounts without a reward, and of the winner without one.
 _WALK_ROUNDS, _NULL_ROUNDS, _WEIGHTLESS_ROUNDS = 12, 12, 8
 
@@ -150,6 +152,21 @@ def _around(rule: Rule, path: Float, parameters: Float) -> tuple[Float, Float] |
         return None
     found = rule.refreshed(path).predict(path[:-1], parameters, states_known=True)
     return found.design[:, :, : rule.n_features], found.shape
+
+
+def ordered(fit: JointFit, walk: JointFit, cloned: Float) -> float:
+    """`order_gain` of clones (m + 1, d), whichever way they go or where a fitted rule leads.
+
+    In coordinates that are known alike, by what some stages show of them.
+    """
+    middle, ahead = (
+        cloned.mean(axis=0),
+        (np.diff(cloned, axis=0) - left_of(fit, cloned)).sum(axis=0),
+    )
+    some = np.unique(np.linspace(0, len(cloned) - 1, _SEEN_STAGES).astype(int))
+    rows = np.concatenate([cloned, ahead[None]])
+    seen = np.concatenate([walk.model.observe(t, middle).times(rows) for t in some], axis=1)
+    return max(order_gain(path) for path in (seen[:-1], seen[:-1] @ seen[-1:].T))
 
 
 def left_of(fit: JointFit, cloned: Float) -> Float:

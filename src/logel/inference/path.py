@@ -24,6 +24,7 @@ from logel.inference.choose import (
     choose_rule,
     forward,
     left_of,
+    ordered,
     prior_cost,
     unsteady,
 )
@@ -284,13 +285,13 @@ def _smoothed(
         without = _without_groups(worlds, fit.model.as_policy(fit.states), shifted)
     noise = spread_of(without) if len(without) else np.zeros((basis.shape[1],) * 2)
     back = worlds.outward(fit.model, fit.model.as_policy(fit.states), fit.parameters)
-    ordered = order_gain(path)
+    order = ordered(choice.fit, choice.walk, path)
     found = Found(
         weights=back @ choice.posterior(choice.name).mean,
         rates=fit.model.rates_of(fit.parameters, watched.history.n_steps),
         fit=_explained(choice),
-        gain=min(choice.reward_gain, ordered),
-        notes=disorder(ordered),
+        gain=min(choice.reward_gain, order),
+        notes=disorder(order),
         words=_words("path cloned jointly with the weights", choice.name, choice.gains),
         rule=choice.name,
         gains=choice.gains,
@@ -432,13 +433,13 @@ def _regressed(
     back = worlds.outward(rule, states, fit.parameters)
     # The learner's own noise is in its steps: only the world is seen better in more episodes.
     sampling, learner = (back @ c @ back.T for c in (extra, fit.covariance))
-    gains, ordered = {name: gain(name) for name in order}, order_gain(states)
+    gains, in_order = {name: gain(name) for name in order}, order_gain(states)
     found = Found(
         weights=back @ fit.parameters[:q],
         rates=rule.rates_of(fit.parameters, len(states) - 1),
         fit=explain(np.diff(states, axis=0), moved, np.ones(1), np.ones(len(moved)), fitted=q),
-        gain=min(gain(best), ordered),
-        notes=disorder(ordered),
+        gain=min(gain(best), in_order),
+        notes=disorder(in_order),
         words=_words("known parameters", best, gains),
         rule=best,
         gains=gains,
