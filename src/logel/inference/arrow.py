@@ -38,8 +38,8 @@ _MOST_STEPS = 64
 _CHANCE, _LIKELY_CHANCE, _QUARTER = 0.01, 0.04, 0.25
 # Share of the steps that has to be left for its order to be asked about.
 _SOME = 0.1
-# Chance at which weights are said to change, along a known path and a smoothed one.
-_CHANGE_CHANCE, _SMOOTH_CHANCE = 0.025, 0.003
+# Chance at which weights are said to change.
+_CHANGE_CHANCE = 0.025
 # Shares below this are nothing, whether chance or not.
 _LITTLE = 0.02
 # Stages from which on clones of few episodes lie along time too, and orders tried.
@@ -145,11 +145,11 @@ def runs_forward(design: Float, shape: Float, moved: Float) -> bool:
 
 
 def restless(
-    design: Float, shape: Float, moved: Float, left: Float, weights: Float, *, known: bool
+    design: Float, shape: Float, moved: Float, left: Float, weights: Float
 ) -> tuple[str, ...]:
     """What is wrong with taking steps to be made alike and each for itself, in sentences.
 
-    Not asked of what is less than a tenth of the steps: so much the errors of a pooled world are,
+    Of known paths: those that were smoothed go on by themselves. Not asked of what is less than a tenth of the steps: so much the errors of a pooled world are,
     which are alike at all of them.
 
     Args:
@@ -158,7 +158,6 @@ def restless(
         moved: The steps, (m, D).
         left: What the weights leave of them, (m, D).
         weights: Shape (q,).
-        known: Whether the path is. One that was smoothed goes on by itself, and changes slowly.
     """
     if len(left) <= ENOUGH_STEPS:
         return ()
@@ -169,9 +168,9 @@ def restless(
         return ()
     said = {
         "each step goes on with part of the one before it: a learner with momentum, or one whose "
-        "rule is another": known and _carries_on(left, least),
+        "rule is another": _carries_on(left, least),
         "late steps want something else than early ones: look at them apart": _changes(
-            design, left, weights, _CHANGE_CHANCE if known else _SMOOTH_CHANCE
+            design, left, weights
         ),
     }
     return tuple(sentence for sentence, holds in said.items() if holds)
@@ -185,7 +184,7 @@ def _carries_on(left: Float, least: float) -> bool:
     return bool(chance <= _CHANCE and along.sum() > least)
 
 
-def _changes(design: Float, left: Float, weights: Float, chance: float) -> bool:
+def _changes(design: Float, left: Float, weights: Float) -> bool:
     """Whether weights drift or break along the way, but for their size: rates may change.
 
     Every step pulls at the weights by design' left. Pulls add up to nothing; if something changes
@@ -206,7 +205,7 @@ def _changes(design: Float, left: Float, weights: Float, chance: float) -> bool:
     turned = (turned - np.einsum("tij,sj->sti", share, turned.sum(axis=1))) @ across
     sums = turned.cumsum(axis=1)
     wandered = np.einsum("sti,ij,stj->s", sums, inverse, sums)
-    return bool((wandered >= wandered[0] * (1 - 1e-9)).mean() <= chance)
+    return bool((wandered >= wandered[0] * (1 - 1e-9)).mean() <= _CHANGE_CHANCE)
 
 
 def _whitened(columns: Float, shape: Float) -> Float:

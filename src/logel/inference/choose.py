@@ -136,14 +136,14 @@ def forward(rule: Rule, path: Float, parameters: Float) -> bool:
     return around is not None and runs_forward(*around, np.diff(path, axis=0))
 
 
-def unsteady(rule: Rule, path: Float, parameters: Float, *, known: bool) -> tuple[str, ...]:
-    """How the steps along a path (m + 1, D) contradict a rule, in sentences."""
+def unsteady(rule: Rule, path: Float, parameters: Float) -> tuple[str, ...]:
+    """How the steps along a known path (m + 1, D) contradict a rule, in sentences."""
     around = _around(rule, path, parameters)
     if around is None:
         return ()
     left = path[1:] - rule.following(path[:-1], parameters)
     weights = parameters[: rule.n_features]
-    return restless(*around, np.diff(path, axis=0), left, weights, known=known)
+    return restless(*around, np.diff(path, axis=0), left, weights)
 
 
 def _around(rule: Rule, path: Float, parameters: Float) -> tuple[Float, Float] | None:

@@ -307,7 +307,6 @@ def _smoothed(
         and worlds.look.unlearns(watched.policy, choice.walk.states, kept=1.0)
         and not forward(fit.model, choice.walk.states, fit.parameters),
         repeats=repeated_share(np.diff(path, axis=0), left_of(fit, path)),
-        unsteady=unsteady(fit.model, choice.walk.states, fit.parameters, known=False),
     )
     return found, lambda n, rng: _averaged_draws(choice, noise, n, rng) @ back.T
 
@@ -458,7 +457,7 @@ def _regressed(
         unlearns=worlds.look.unlearns(watched.policy, rule.as_policy(states))
         and not forward(rule, states, fit.parameters),
         repeats=repeated_share(np.diff(states, axis=0), states[1:] - following),
-        unsteady=unsteady(rule, states, fit.parameters, known=True),
+        unsteady=unsteady(rule, states, fit.parameters),
     )
 
     def draw(n: int, rng: np.random.Generator) -> Float:
