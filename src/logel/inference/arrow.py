@@ -149,8 +149,8 @@ def restless(
 ) -> tuple[str, ...]:
     """What is wrong with taking steps to be made alike and each for itself, in sentences.
 
-    Of known paths: those that were smoothed go on by themselves. Not asked of what is less than a tenth of the steps: so much the errors of a pooled world are,
-    which are alike at all of them.
+    Asked of known paths: those that were smoothed go on by themselves. Nor is it asked of less than
+    a tenth of the steps: so much the errors of a pooled world are, which are alike at all of them.
 
     Args:
         design: Of the steps, (m, D, q).
