@@ -43,7 +43,7 @@ from logel.inference.status import Status
 from logel.inference.watched import Look, Watched, naming, unheard
 from logel.policies.base import Policy
 from logel.replay.learner import Learner
-from logel.rules.functions import Basis
+from logel.rules.functions import Basis, StateFeatures
 from logel.rules.rates import Rates
 from logel.threads import limited_threads
 from logel.types import FeatureFunction, Progress
@@ -395,7 +395,7 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
     found = _warned(found, lagging)
     if not (watched.intervals and (path is None or method.tellable)):
         found = replace(found, spread=None)
-    ordered, crowded = order_gain(parameters), _crowded(basis.width, gauge)
+    ordered, crowded = order_gain(parameters), _crowded(basis, gauge)
     found = replace(
         found,
         gain=min(found.gain, ordered, 0.0 if crowded else np.inf),
@@ -405,14 +405,19 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
     return found, gauge, method, CloneFacts.of_path(path)
 
 
-def _crowded(width: int, gauge: Gauge) -> tuple[str, ...]:
-    """A note where there are no more functions than weights: some weights explain any movement."""
+def _crowded(basis: Basis, gauge: Gauge) -> tuple[str, ...]:
+    """A note where there are no more functions than weights: some weights explain any movement.
+
+    A reward for every pair of a table explains all there is, too, but leaves no other reward out.
+    """
     q = len(gauge.feature_names) - gauge.n
-    if q < 2 or width > q:
+    coarse = basis.states in (StateFeatures.LINEAR, StateFeatures.QUADRATIC)
+    if q < 2 or basis.width > q or not coarse:
         return ()
     return (
-        f"{q} weights explain whatever a policy does in {width} functions of state and action: "
-        "name fewer features, or more state features (Method.named('mirror', state_features=...))",
+        f"{q} weights explain whatever a policy does in {basis.width} functions of state and "
+        "action: name fewer features, or more state features (Method.named('mirror', "
+        "state_features=...))",
     )
 
 
