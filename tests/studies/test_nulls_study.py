@@ -7,6 +7,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from logel.inference.infer import infer_reward
+from logel.inference.status import Status
+from logel.studies.nulls import GAMMA, watched
 from logel.studies.registry import STUDIES
 from logel.studies.run.tasks import Task
 from logel.studies.study import StudyOptions
@@ -34,6 +37,14 @@ def test_a_null_and_a_learner(family: str) -> None:
     assert table[table.kind != "real"].warns.mean() > 0.8
     assert len(list(study.claims(table))) == 2 * len(table[table.kind != "real"])
     assert "| real |" in study.summary(table) and study.figure(table).axes
+
+
+def test_three_weights_cannot_be_told_in_two_functions() -> None:
+    task = Task("nulls", {"family": "network-gaussian", "known": True, "kind": "outside"}, 1006)
+    case = watched(task)
+    estimate = infer_reward(case.history, case.policy, gamma=GAMMA, method="mirror")
+    assert estimate.status is Status.UNEXPLAINED
+    assert any("3 weights explain whatever" in note for note in estimate.notes)
 
 
 def test_wrong_assumptions_are_rows() -> None:

@@ -134,7 +134,7 @@ def _status(found: Found, gauge: Gauge) -> Status:
         return found.solved
     if found.unlearns:
         return Status.REVERSIBLE
-    if found.repeats > _MUCH:
+    if found.repeats > _MUCH or found.unsteady:
         return Status.INCOMPLETE
     return Status.RANK_DEFICIENT if gauge.n else found.solved
 
@@ -202,6 +202,8 @@ def _about_the_fit(found: Found) -> list[str]:
             "again: a feature is missing, what is wanted changes, or the learner follows another "
             "rule"
         )
+    if found.gain >= CONVINCING:
+        notes.extend(found.unsteady)
     cosine = np.nanmedian(fit.cosines)
     if not cosine > max(1.5 * fit.chance, 0.0) and not cosine > 0.9:
         explained = found.gain >= CONVINCING

@@ -17,10 +17,11 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from logel.data.cache import Arrays, Cache, UnknownPartError, digest
+from logel.inference.arrow import order_gain, restless, runs_forward
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.rolled import SampledPosterior, rolled_out
-from logel.inference.rounds import Variances
+from logel.inference.rounds import LARGEST_DENSE, Variances
 from logel.inference.smooth import JointFit, Start, fit_path, fit_random_walk
 from logel.inference.weight_posterior import WeightPosterior, weight_posterior
 from logel.rules.rule import Rule
@@ -30,6 +31,8 @@ from logel.workers import SERIAL, Executor, Work
 logger = logging.getLogger(__name__)
 # Rounds in which circles come to rest: twelve to thirty in the hardest of seventeen.
 _SETTLING_ROUNDS = 60
+# Stages that tell how well coordinates of clones are known.
+_SEEN_STAGES = 8
 # Rounds of the random walk, of other accounts without a reward, and of the winner without one.
 _WALK_ROUNDS, _NULL_ROUNDS, _WEIGHTLESS_ROUNDS = 12, 12, 8
 
@@ -146,6 +149,52 @@ def choose_rule(
         gains={name: gain(name) for name in order},
         reward_gain=best.evidence - max(without) - prior_cost(order[0], method),
     )
+
+
+def forward(rule: Rule, path: Float, parameters: Float) -> bool:
+    """Whether a path (m + 1, D) of policies surely follows a rule the way it is read."""
+    around = _around(rule, path, parameters)
+    return around is not None and runs_forward(*around, np.diff(path, axis=0))
+
+
+def unsteady(rule: Rule, path: Float, parameters: Float) -> tuple[str, ...]:
+    """How the steps along a known path (m + 1, D) contradict a rule, in sentences."""
+    around = _around(rule, path, parameters)
+    if around is None:
+        return ()
+    left = path[1:] - rule.following(path[:-1], parameters)
+    weights = parameters[: rule.n_features]
+    return restless(*around, np.diff(path, axis=0), left, weights)
+
+
+def _around(rule: Rule, path: Float, parameters: Float) -> tuple[Float, Float] | None:
+    """Design and shape of the noise; None where states are no policies, or too many numbers."""
+    if rule.keeps_values or rule.state_dim > LARGEST_DENSE:
+        return None
+    found = rule.refreshed(path).predict(path[:-1], parameters, states_known=True)
+    return found.design[:, :, : rule.n_features], found.shape
+
+
+def ordered(fit: JointFit, walk: JointFit, cloned: Float) -> float:
+    """`order_gain` of clones (m + 1, d), whichever way they go or where a fitted rule leads.
+
+    In coordinates that are known alike, by what some stages show of them.
+    """
+    middle, ahead = (
+        cloned.mean(axis=0),
+        (np.diff(cloned, axis=0) - left_of(fit, cloned)).sum(axis=0),
+    )
+    some = np.unique(np.linspace(0, len(cloned) - 1, _SEEN_STAGES).astype(int))
+    rows = np.concatenate([cloned, ahead[None]])
+    seen = np.concatenate([walk.model.observe(t, middle).times(rows) for t in some], axis=1)
+    return max(order_gain(path) for path in (seen[:-1], seen[:-1] @ seen[-1:].T))
+
+
+def left_of(fit: JointFit, cloned: Float) -> Float:
+    """What a fitted rule leaves of the clones' steps, (m, d)."""
+    model, states = fit.model, fit.states[:-1]
+    predicted = model.as_policy(model.following(states, fit.parameters)) - model.as_policy(states)
+    return np.asarray(np.diff(cloned, axis=0) - predicted)
 
 
 def prior_cost(name: str, method: Method) -> float:

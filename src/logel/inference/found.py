@@ -38,6 +38,7 @@ class Found:
             None where the spread says it all.
         unlearns: Whether the policy lost most of what it had decided when it began.
         repeats: Share of what the steps have in common that is left again and again.
+        unsteady: What contradicts that steps are made alike and each for itself, in sentences.
     """
 
     weights: Float
@@ -57,6 +58,7 @@ class Found:
     evidence: Evidence | None = None
     unlearns: bool = False
     repeats: float = 0.0
+    unsteady: tuple[str, ...] = ()
 
     @property
     def size(self) -> float:

@@ -23,6 +23,7 @@ from logel.data.settings import LearnerSettings
 from logel.errors import IdentificationError, OptionError
 from logel.inference.answer import Asked, CloneFacts, answer
 from logel.inference.arguments import settled
+from logel.inference.arrow import disorder, order_gain
 from logel.inference.cohort import Cohort, Histories, infer_each, named_histories
 from logel.inference.contrast import Contrast
 from logel.inference.estimate import RewardEstimate
@@ -42,7 +43,7 @@ from logel.inference.status import Status
 from logel.inference.watched import Look, Watched, naming, unheard
 from logel.policies.base import Policy
 from logel.replay.learner import Learner
-from logel.rules.functions import Basis
+from logel.rules.functions import Basis, StateFeatures
 from logel.rules.rates import Rates
 from logel.threads import limited_threads
 from logel.types import FeatureFunction, Progress
@@ -396,8 +397,30 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
     found = _warned(found, lagging)
     if not (watched.intervals and (path is None or method.tellable)):
         found = replace(found, spread=None)
-    found = replace(found, unlearns=look.unlearns(watched.policy, parameters))
+    ordered, crowded = order_gain(parameters), _crowded(basis, gauge)
+    found = replace(
+        found,
+        gain=min(found.gain, ordered, 0.0 if crowded else np.inf),
+        unlearns=look.unlearns(watched.policy, parameters),
+        notes=(*found.notes, *disorder(ordered), *crowded),
+    )
     return found, gauge, method, CloneFacts.of_path(path)
+
+
+def _crowded(basis: Basis, gauge: Gauge) -> tuple[str, ...]:
+    """A note where there are no more functions than weights: some weights explain any movement.
+
+    A reward for every pair of a table explains all there is, too, but leaves no other reward out.
+    """
+    q = len(gauge.feature_names) - gauge.n
+    coarse = basis.states in (StateFeatures.LINEAR, StateFeatures.QUADRATIC)
+    if q < 2 or basis.width > q or not coarse:
+        return ()
+    return (
+        f"{q} weights explain whatever a policy does in {basis.width} functions of state and "
+        "action: name fewer features, or more state features (Method.named('mirror', "
+        "state_features=...))",
+    )
 
 
 def _critic_unseen(history: LearningHistory) -> bool:

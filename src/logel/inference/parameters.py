@@ -20,7 +20,7 @@ import numpy as np
 
 from logel.data.stage import Stage
 from logel.errors import HistoryError
-from logel.inference.arrow import less_decided, repeated_in, sketched
+from logel.inference.arrow import disorder, less_decided, order_gain, repeated_in, sketched
 from logel.inference.found import Found, path_words
 from logel.inference.gauge import Gauge, JacobianMoments, explain_grams
 from logel.inference.method import Method
@@ -208,7 +208,9 @@ class ParameterSteps:
             found, spread = self._with_replicates(found, rates, report)
         weights, size = found.normalised(known=rates is not None)
         own_rates = rates if rates is not None else self._assumed_rates
-        solution = found.solution
+        solution, seen = found.solution, np.stack(self._sketches)
+        ordered = order_gain(np.cumsum(np.pad(seen[:, :, -1], ((1, 0), (0, 0))), axis=0))
+        gain = turned_gain(replace(found.steps, noise=None), own_rates, seed=self.seed)
         return Found(
             weights=found.weights,
             rates=solution.learning_rates,
@@ -219,7 +221,7 @@ class ParameterSteps:
                 fitted=len(gauge.feature_names) - gauge.n,
                 n_parameters=max(float(np.mean(self._seen)), 1.0),
             ),
-            gain=turned_gain(replace(found.steps, noise=None), own_rates, seed=self.seed),
+            gain=min(gain, ordered),
             words=self._words(found),
             rule="gradient",
             solved=solution.status,
@@ -229,11 +231,10 @@ class ParameterSteps:
             keeps_scale=rates is not None,
             spread=spread,
             unlearns=self._unlearns(),
-            repeats=repeated_in(
-                np.stack(self._sketches), solution.learning_rates, found.weights, noisy=True
-            ),
+            repeats=repeated_in(seen, solution.learning_rates, found.weights, noisy=True),
             notes=(
                 *shortness(len(self._grams)),
+                *disorder(ordered),
                 *([found.noise_note()] if self.method.debias else []),
             ),
         )

@@ -19,8 +19,16 @@ from scipy.special import logsumexp
 
 from logel.data.stage import Stage
 from logel.errors import IdentificationError, OptionError
-from logel.inference.arrow import repeated_share
-from logel.inference.choose import RuleChoice, choose_rule, prior_cost
+from logel.inference.arrow import disorder, order_gain, repeated_share
+from logel.inference.choose import (
+    RuleChoice,
+    choose_rule,
+    forward,
+    left_of,
+    ordered,
+    prior_cost,
+    unsteady,
+)
 from logel.inference.direction import Account, Evidence, student_accounts
 from logel.inference.found import Found
 from logel.inference.gauge import FAR_LEVEL, Fit, Gauge, check_movement, explain
@@ -281,11 +289,13 @@ def _smoothed(
         without = _without_groups(worlds, fit.model.as_policy(fit.states), shifted)
     noise = spread_of(without) if len(without) else np.zeros((basis.shape[1],) * 2)
     back = worlds.outward(fit.model, fit.model.as_policy(fit.states), fit.parameters)
+    order = ordered(choice.fit, choice.walk, path)
     found = Found(
         weights=back @ choice.posterior(choice.name).mean,
         rates=fit.model.rates_of(fit.parameters, watched.history.n_steps),
         fit=_explained(choice),
-        gain=choice.reward_gain,
+        gain=min(choice.reward_gain, order),
+        notes=disorder(order),
         words=_words("path cloned jointly with the weights", choice.name, choice.gains),
         rule=choice.name,
         gains=choice.gains,
@@ -298,8 +308,9 @@ def _smoothed(
         evidence=_evidence(choice, without, basis) if watched.company is not None else None,
         # Clones of few episodes look decided by chance, the smoothed path hardly.
         unlearns=worlds.look.unlearns(watched.policy, path)
-        and worlds.look.unlearns(watched.policy, choice.walk.states, kept=1.0),
-        repeats=_repeated(choice.fit, path),
+        and worlds.look.unlearns(watched.policy, choice.walk.states, kept=1.0)
+        and not forward(fit.model, choice.walk.states, fit.parameters),
+        repeats=repeated_share(np.diff(path, axis=0), left_of(fit, path)),
     )
     return found, lambda n, rng: _averaged_draws(choice, noise, n, rng) @ back.T
 
@@ -335,14 +346,6 @@ def _evidence(choice: RuleChoice, without: Float, basis: Float) -> Evidence:
         moved=without - choice.fit.weights if len(without) else without,
         basis=basis,
     )
-
-
-def _repeated(fit: JointFit, cloned: Float) -> float:
-    """What the rule leaves of the clones' movement that comes back."""
-    model, states = fit.model, fit.states[:-1]
-    predicted = model.as_policy(model.following(states, fit.parameters)) - model.as_policy(states)
-    moved = np.diff(cloned, axis=0)
-    return repeated_share(moved, moved - predicted)
 
 
 def _explained(choice: RuleChoice) -> Fit:
@@ -436,12 +439,13 @@ def _regressed(
     back = worlds.outward(rule, states, fit.parameters)
     # The learner's own noise is in its steps: only the world is seen better in more episodes.
     sampling, learner = (back @ c @ back.T for c in (extra, fit.covariance))
-    gains = {name: gain(name) for name in order}
+    gains, in_order = {name: gain(name) for name in order}, order_gain(states)
     found = Found(
         weights=back @ fit.parameters[:q],
         rates=rule.rates_of(fit.parameters, len(states) - 1),
         fit=explain(np.diff(states, axis=0), moved, np.ones(1), np.ones(len(moved)), fitted=q),
-        gain=gain(best),
+        gain=min(gain(best), in_order),
+        notes=disorder(in_order),
         words=_words("known parameters", best, gains),
         rule=best,
         gains=gains,
@@ -457,8 +461,10 @@ def _regressed(
             replicates - fit.parameters[:q] if len(replicates) else replicates,
             basis,
         ),
-        unlearns=worlds.look.unlearns(watched.policy, rule.as_policy(states)),
+        unlearns=worlds.look.unlearns(watched.policy, rule.as_policy(states))
+        and not forward(rule, states, fit.parameters),
         repeats=repeated_share(np.diff(states, axis=0), states[1:] - following),
+        unsteady=unsteady(rule, states, fit.parameters),
     )
 
     def draw(n: int, rng: np.random.Generator) -> Float:

@@ -16,7 +16,7 @@ from logel.data.contents import elsewhere
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage, StageSource
 from logel.errors import IdentificationError, LogelError, OptionError
-from logel.inference.arrow import KEPT, SOME_ROWS, less_decided
+from logel.inference.arrow import SOME_ROWS, less_decided
 from logel.inference.deviations import Deviations
 from logel.inference.extremes import Extremes
 from logel.inference.gauge import FeatureMoments, Gauge, check_identified
@@ -219,7 +219,7 @@ class Look:
     ends: tuple[Array, Array]
     unusual: tuple[str, ...] = ()
 
-    def unlearns(self, policy: Policy, parameters: Float, kept: float = KEPT) -> bool:
+    def unlearns(self, policy: Policy, parameters: Float, kept: float | None = None) -> bool:
         """Whether a path (m + 1, d) loses what was decided at its beginning."""
         return less_decided(policy, (parameters[0], parameters[-1]), self.ends, kept)
 
