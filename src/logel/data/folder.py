@@ -12,15 +12,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from types import EllipsisType
 from typing import Any, NamedTuple
 
@@ -35,17 +33,11 @@ from logel.data.limits import (
     ask_memory_of_json,
     parse_json,
     parsing,
-    read_json,
-    read_plain,
 )
+from logel.data.places import Place
+from logel.data.remote import is_address, place_of
 from logel.data.stage import Signature, Stage, check_parameters, check_stage
-from logel.data.store import (
-    append_line,
-    check_new_folder,
-    new_folder,
-    reserve,
-    write_atomically,
-)
+from logel.data.store import new_folder
 from logel.errors import FormatError, HistoryError
 from logel.types import Array, Progress
 
@@ -82,7 +74,8 @@ class HistoryWriter:
     Use as a context manager: leaving it normally marks the history complete.
 
     Args:
-        path: A new folder; it appears with the first stage.
+        path: A new folder, or an address of one (`logel.data.remote`); it appears with the first
+            stage.
         feature_names: q names.
         metadata: Anything worth keeping about the run, JSON-serialisable.
         own_episodes: Whether every step is learnt from the very episodes that are appended, all of
@@ -97,8 +90,8 @@ class HistoryWriter:
         metadata: Mapping[str, Any] | None = None,
         own_episodes: bool | None = None,
     ) -> None:
-        self.path = Path(path)
-        check_new_folder(self.path)
+        self._place = place_of(path)
+        self._place.check_new()
         check_own_episodes(own_episodes)
         _check_json("metadata", metadata)
         self._signature: Signature | None = None
@@ -137,7 +130,7 @@ class HistoryWriter:
         name = f"stage-{self._n_stages:05d}.safetensors"
         if self._n_stages == 0:
             self._begin()
-        write_atomically(self.path / name, data, tidy=False)
+        self._place.write(name, data)
         self._add_line(
             {
                 "file": name,
@@ -155,12 +148,12 @@ class HistoryWriter:
     def _begin(self) -> None:
         """Take the folder, and say what all stages share."""
         if self._held is None:
-            self._held = weakref.finalize(self, os.close, reserve(self.path))
+            self._held = weakref.finalize(self, self._place.hold())
         text = json.dumps(self._manifest, indent=1, sort_keys=True)
-        write_atomically(self.path / MANIFEST, text.encode(), tidy=False)
+        self._place.write(MANIFEST, text.encode())
 
     def _add_line(self, content: Mapping[str, Any]) -> None:
-        append_line(self.path / STAGES, json.dumps(content, sort_keys=True).encode())
+        self._place.add_line(STAGES, json.dumps(content, sort_keys=True).encode())
 
     def _check(self, stage: Stage, learning_rate: float | None) -> None:
         """Refuse a stage unlike the first; the first one settles what they are like."""
@@ -192,12 +185,15 @@ class HistoryWriter:
 
 
 def write_folder(history: Contents, path: FilePath, progress: Progress | None) -> None:
-    """Write a whole history, one stage in memory at a time; all of it or nothing."""
+    """Write a whole history, one stage in memory at a time; a folder gets all of it or nothing."""
+    if is_address(path):
+        write_into(path, history, progress)
+        return
     with new_folder(path) as folder:
         write_into(folder, history, progress)
 
 
-def write_into(folder: Path, history: Contents, progress: Progress | None) -> None:
+def write_into(folder: FilePath, history: Contents, progress: Progress | None) -> None:
     """Write a whole history into an empty folder that somebody has reserved (`new_folder`)."""
     known = history.learning_rates
     rates = [None, *([None] * history.n_steps if known is None else known)]
@@ -233,9 +229,9 @@ class _StageFile(NamedTuple):
 
 @dataclass(frozen=True)
 class _Folder:
-    """Stages of a folder, read and verified when asked for."""
+    """Stages of a folder, read and verified when asked for, by whom they are asked for."""
 
-    path: Path
+    place: Place
     entries: tuple[_StageFile, ...]
     signature: Signature
     lists: str
@@ -248,15 +244,9 @@ class _Folder:
 
     def __getitem__(self, index: int, /) -> Stage:
         entry = self.entries[index]
-        path = self.path / entry.file
-        if path.is_symlink() or not path.is_file():
-            raise FormatError(f"stage {index}: {path} is missing or not a plain file")
-        if (found := path.stat().st_size) != entry.n_bytes:
-            raise FormatError(
-                f"stage {index}: {path} is corrupted or truncated: it has {found} bytes, but "
-                f"{entry.n_bytes} by {self.lists}"
-            )
-        data = read_plain(path, follow_links=False)
+        path = self.place.where(entry.file)
+        with _stage(index):
+            data = self.place.read_sized(entry.file, entry.n_bytes, self.lists)
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise FormatError(
                 f"stage {index}: {path} is corrupted or truncated (its sha256 is not the one in "
@@ -278,9 +268,9 @@ class _Folder:
             raise FormatError(f"stage {index}: {path} is not a valid stage: {error}") from None
         return stage
 
-    def elsewhere(self) -> _Folder:
-        """For another process to read."""
-        return self
+    def elsewhere(self) -> _Folder | None:
+        """For another process to read, if it finds them there."""
+        return self if self.place.shared else None
 
     def _first_parameters(self, stage: Stage, index: int) -> int | None:
         """How many parameters the first stage has: as the manifest says or, of old, as it is."""
@@ -291,10 +281,19 @@ class _Folder:
         return self.n_parameters  # type: ignore[return-value]
 
 
+@contextmanager
+def _stage(index: int) -> Iterator[None]:
+    """Say which stage a file belongs to."""
+    try:
+        yield
+    except FormatError as error:
+        raise type(error)(f"stage {index}: {error}") from None
+
+
 def read_folder(path: FilePath) -> Contents:
     """Open a history; only the manifest is read."""
-    folder = Path(path)
-    manifest_path = folder / MANIFEST
+    folder = place_of(path)
+    manifest_path = folder.where(MANIFEST)
     manifest = _read_manifest(folder)
     alone = manifest["format_version"] == 1
     with parsing(manifest_path):
@@ -336,16 +335,9 @@ def all_or_none(rates: Sequence[float | None]) -> Array | None:
     return np.array(known) if rates and len(known) == len(rates) else None
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    for wrong, why in (
-        (not folder.exists(), "there is no such folder"),
-        (not folder.is_dir(), "it is a file, not a folder"),
-        (not path.is_file(), f"there is no {MANIFEST} in it"),
-    ):
-        if wrong:
-            raise FormatError(f"{folder} is not a learning history: {why}")
-    manifest = read_json(path)
+def _read_manifest(folder: Place) -> dict[str, Any]:
+    path = folder.where(MANIFEST)
+    manifest = parse_json(folder.read(MANIFEST), path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise FormatError(f"{folder} is not a learning history: {path} has another format")
     found = manifest.get("format_version")
@@ -361,31 +353,28 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 def recorded_versions(path: FilePath) -> dict[str, str]:
     """Versions of the packages that wrote a history, as its manifest tells them."""
-    manifest_path = Path(path) / MANIFEST
-    manifest = read_json(manifest_path)
-    with parsing(manifest_path):
+    folder = place_of(path)
+    manifest = parse_json(folder.read(MANIFEST), folder.where(MANIFEST))
+    with parsing(folder.where(MANIFEST)):
         return {str(name): str(found) for name, found in manifest["packages"].items()}
 
 
-def _read_stages(folder: Path, manifest: Mapping[str, Any]) -> tuple[tuple[_StageFile, ...], bool]:
+def _read_stages(folder: Place, manifest: Mapping[str, Any]) -> tuple[tuple[_StageFile, ...], bool]:
     """What is said of every stage, and whether the writer was done."""
     alone = manifest["format_version"] == 1
-    path = folder / (MANIFEST if alone else STAGES)
-    with parsing(path):
+    with parsing(folder.where(MANIFEST if alone else STAGES)):
         listed, complete = (
-            (manifest["stages"], bool(manifest["complete"])) if alone else _read_lines(path)
+            (manifest["stages"], bool(manifest["complete"])) if alone else _read_lines(folder)
         )
         return tuple(_parse_entry(entry) for entry in listed), complete
 
 
-def _read_lines(path: Path) -> tuple[list[Any], bool]:
+def _read_lines(folder: Place) -> tuple[list[Any], bool]:
     """What the lines say of every stage, and whether the writer was done.
 
     A line without its end was being written when its writer died.
     """
-    if not path.exists():
-        return [], False
-    data = read_plain(path)
+    path, data = folder.where(STAGES), folder.read_lines(STAGES)
     lines = data[: data.rfind(b"\n") + 1].splitlines()
     ask_memory_of_json(data, path)
     found = [parse_json(line, f"{path}, line {n},") for n, line in enumerate(lines, start=1)]
