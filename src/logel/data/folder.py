@@ -34,6 +34,7 @@ from logel.data.limits import (
     parse_json,
     parsing,
 )
+from logel.data.observations import by_name, parsed_parts
 from logel.data.places import Place
 from logel.data.remote import is_address, place_of
 from logel.data.stage import Signature, Stage, check_parameters, check_stage
@@ -124,9 +125,7 @@ class HistoryWriter:
         """
         self._check(stage, learning_rate)
         _check_json("notes", notes, allow_nan=False)
-        arrays = {f.name: getattr(stage, f.name) for f in fields(stage)}
-        whole = {name: np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
-        data = safetensors.numpy.save(whole)
+        data = safetensors.numpy.save(_tensors(stage))
         name = f"stage-{self._n_stages:05d}.safetensors"
         if self._n_stages == 0:
             self._begin()
@@ -162,7 +161,10 @@ class HistoryWriter:
             if self._manifest["feature_names"] is not None:
                 check_feature_names(self._manifest["feature_names"], stage.signature.n_features)
             self._signature, self._n_parameters = stage.signature, stage.n_parameters
-            self._manifest["signature"] = asdict(stage.signature)
+            told = asdict(stage.signature)
+            if told["observation_parts"] is None:
+                del told["observation_parts"]  # readers of before there were any do not know them
+            self._manifest["signature"] = told
             self._manifest["n_parameters"] = stage.n_parameters
         check_stage(stage, index, self._signature)
         check_parameters(stage, index, self._n_parameters)
@@ -217,6 +219,26 @@ def _check_json(what: str, value: Any, *, allow_nan: bool = True) -> None:
         raise HistoryError(f"{what} must be JSON-serialisable: {error}") from None
 
 
+def _tensors(stage: Stage) -> dict[str, Array]:
+    """A stage's arrays by their names in a file; named parts of observations have their own."""
+    arrays = {f.name: getattr(stage, f.name) for f in fields(stage)}
+    found: dict[str, Array] = {}
+    for name, array in arrays.items():
+        parts = None if array is None else by_name(array)
+        found |= {name: array} if parts is None else {f"{name}/{p}": a for p, a in parts.items()}
+    return {name: np.ascontiguousarray(a) for name, a in found.items() if a is not None}
+
+
+def _joined(tensors: Mapping[str, Array]) -> dict[str, Any]:
+    """The inverse of `_tensors`."""
+    found: dict[str, Any] = {name: a for name, a in tensors.items() if "/" not in name}
+    for name, array in tensors.items():
+        whole, cut, part = name.partition("/")
+        if cut and isinstance(parts := found.setdefault(whole, {}), dict):
+            parts[part] = array
+    return found
+
+
 class _StageFile(NamedTuple):
     """One line of the manifest, validated."""
 
@@ -253,10 +275,11 @@ class _Folder:
                 f"{self.lists}); restore it or leave the stage out"
             )
         with parsing(path, safetensors.SafetensorError):
-            arrays = safetensors.numpy.load(data)
-            # Small numbers and flags become large ones.
-            ask_memory(sum(8 * array.size for array in arrays.values()), path)
-        del data  # the arrays are copies: a large stage need not be held three times
+            tensors = safetensors.numpy.load(data)
+            # Small numbers and flags become large ones; images stay as they are.
+            ask_memory(sum(_size(array) for array in tensors.values()), path)
+            arrays = _joined(tensors)
+        del data, tensors  # the arrays are copies: a large stage need not be held three times
         known = {f.name for f in fields(Stage)}
         if not {"observations", "actions", "lengths", "terminated"} <= arrays.keys() <= known:
             raise FormatError(f"stage {index}: {path} holds {sorted(arrays)}, not a stage's arrays")
@@ -279,6 +302,12 @@ class _Folder:
             # Frozen for everyone else.
             self.__dict__["n_parameters"] = first.n_parameters
         return self.n_parameters  # type: ignore[return-value]
+
+
+def _size(array: Array) -> int:
+    """Bytes that an array of a file will take."""
+    image = array.dtype == np.uint8 and array.ndim > 2
+    return array.size if image else 8 * array.size
 
 
 @contextmanager
@@ -397,6 +426,7 @@ def _parse_signature(raw: Mapping[str, Any]) -> Signature:
         n_features=None if q is None else int(q),
         # Histories of before there were masks do not speak of them.
         n_masked_actions=None if masked is None else int(masked),
+        observation_parts=parsed_parts(raw.get("observation_parts")),
     )
 
 

@@ -113,8 +113,12 @@ class Policy(ABC):
         """Parameters of the action distribution, one row per observation."""
 
     @abstractmethod
+    def log_density(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Log-probability (density) of each action under its row of outputs, shape (N,)."""
+
     def log_prob(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
         """Log-probability (density) of each action, shape (N,)."""
+        return self.log_density(self.outputs(theta, observations), actions)
 
     @abstractmethod
     def sample(self, theta: npt.ArrayLike, observations: Array, rng: np.random.Generator) -> Array:
