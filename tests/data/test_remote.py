@@ -154,9 +154,9 @@ def test_a_writer_leaves_a_readable_history_at_every_moment(
     [
         ("simplecache::s3://bucket/run", "through other addresses"),
         ("s3://bucket/run::http://inside/", "through other addresses"),
-        ("reference://x", "cannot open"),
-        ("ssh://host/run", "cannot open"),
-        ("github://org:repo@/run", "cannot open"),
+        ("reference://x", "cannot be opened"),
+        ("ssh://host/run", "cannot be opened"),
+        ("github://org:repo@/run", "cannot be opened"),
         ("http://host/run?token=secret", "keys belong"),
         ("s3://bucket/../other", "leads upwards"),
         ("file://host/share", "names a machine"),

@@ -28,7 +28,7 @@ from logel.data.store import write_atomically
 from logel.data.table_files import check_new_file, read_tables, write_frame
 from logel.data.tables import contents_of_tables
 from logel.errors import FormatError
-from logel.types import Progress
+from logel.types import Array, Progress
 
 _FORMAT, _VERSION = "logel-table", 1
 # What CSV widens: it comes back as it was.
@@ -159,8 +159,13 @@ def _narrowed(stage: Stage, names: frozenset[str], images: bool) -> Stage:
         for name in names
         if known[name] is not None and known[name].dtype == np.float64
     }
-    if images and stage.observations.min() >= 0 and stage.observations.max() <= 255:
-        for name in ("observations", "last_observations"):
-            if known[name] is not None:
-                narrow[name] = known[name].astype(np.uint8)
+    if images:
+        seen = ("observations", "last_observations")
+        narrow |= {n: _bytes(known[n]) for n in seen if known[n] is not None}
     return replace(stage, **narrow) if narrow else stage
+
+
+def _bytes(values: Array) -> Array:
+    """What were bytes, if it still is."""
+    fits = values.min() >= 0 and values.max() <= 255
+    return values.astype(np.uint8) if fits else values

@@ -45,12 +45,7 @@ def by_name(values: npt.ArrayLike | Mapping[str, Any]) -> dict[str, Array] | Non
 
 def together(parts: Mapping[str, Array]) -> Array:
     """Parts with as many rows each as one structured array, in the order of their names."""
-    names = sorted(parts)
-    if not names or len(names) > _MOST_PARTS:
-        raise HistoryError(f"must have 1 to {_MOST_PARTS} parts, not {len(names)}")
-    for name in names:
-        if not (0 < len(name) <= _LONGEST_NAME and name.isprintable() and "/" not in name):
-            raise HistoryError(f"have a part called {name!r:.80}: use short, printable names")
+    names = _checked_names(parts)
     rows = {len(part) if part.ndim else -1 for part in parts.values()}
     if len(rows) > 1 or -1 in rows:
         raise HistoryError(f"need as many rows in every part, but have {sorted(rows)}")
@@ -59,6 +54,15 @@ def together(parts: Mapping[str, Array]) -> Array:
     for name in names:
         result[name] = parts[name]
     return result
+
+
+def _checked_names(parts: Mapping[str, Array]) -> list[str]:
+    if not 0 < len(parts) <= _MOST_PARTS:
+        raise HistoryError(f"must have 1 to {_MOST_PARTS} parts, not {len(parts)}")
+    for name in parts:
+        if not (0 < len(name) <= _LONGEST_NAME and name.isprintable() and "/" not in name):
+            raise HistoryError(f"have a part called {name!r:.80}: use short, printable names")
+    return sorted(parts)
 
 
 def parts_of(observations: Array) -> tuple[Part, ...] | None:
@@ -110,6 +114,5 @@ def as_numbers(observations: Array) -> Float:
     """Observations as numbers, shape (N, o): parts side by side, in the order of their names."""
     parts = by_name(observations)
     if parts is None:
-        return observations.reshape(len(observations), -1).astype(float)
-    flat = [np.asarray(part.reshape(len(part), -1), dtype=float) for part in parts.values()]
-    return np.concatenate(flat, axis=1)
+        return observations.reshape(len(observations), width(observations)).astype(float)
+    return np.concatenate([as_numbers(part) for part in parts.values()], axis=1)

@@ -59,16 +59,14 @@ def place_of(path: FilePath) -> Place:
         if parts.netloc not in ("", "localhost"):
             raise OptionError(f"{_public(address)} names a machine: write file:///path")
         return Folder(Path(unquote(parts.path)))
-    if kind not in _KINDS:
-        known = ", ".join(f"{one}://" for one in ("file", *_KINDS))
-        raise OptionError(f"cannot open {_public(address)}: an address begins with {known}")
-    if "?" in address or "#" in address:
-        raise OptionError(
-            f"{_public(address)} has a query: give the address of the folder alone, keys belong "
-            "into the environment"
-        )
-    if ".." in parts.path.split("/"):
-        raise OptionError(f"{_public(address)} leads upwards: give the folder's own address")
+    known = ", ".join(f"{one}://" for one in ("file", *_KINDS))
+    for wrong, why in (
+        (kind not in _KINDS, f"cannot be opened: an address begins with {known}"),
+        ("?" in address or "#" in address, "has a query: keys belong into the environment"),
+        (".." in parts.path.split("/"), "leads upwards: give the folder's own address"),
+    ):
+        if wrong:
+            raise OptionError(f"{_public(address)} {why}")
     return Address(address.rstrip("/"))
 
 

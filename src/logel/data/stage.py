@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -220,11 +220,7 @@ class Stage:
             value = getattr(self, name)
             if value is None and name not in ("observations", "actions"):
                 continue
-            array = (
-                seen(value, name)
-                if name.endswith("observations")
-                else frozen(value, name, real=name in ("features", "parameters"))
-            )
+            array = _READERS.get(name, frozen)(value, name)
             if name != "parameters":
                 _check_rows(array, name, rows.get(name, len(lengths)))
             self.__dict__[name] = array
@@ -245,14 +241,8 @@ class Stage:
             raise HistoryError(
                 f"parameters of a stage must be flat, but have shape {self.parameters.shape}"
             )
-        last, shape = self.last_observations, self.observations.shape[1:]
-        if last is not None and last.shape[1:] != shape:
-            raise HistoryError(
-                f"last observations have shape {last.shape[1:]}, but the others {shape}"
-            )
-        if last is not None and parts_of(last) != parts_of(self.observations):
-            told = f"{last.dtype}, but the others {self.observations.dtype}"
-            raise HistoryError(f"last observations are {told}")
+        if self.last_observations is not None:
+            _check_last(self.last_observations, self.observations)
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode], parameters: Array | None = None) -> Stage:
@@ -384,6 +374,22 @@ class Stage:
             features=taken(self.features, rows),
             action_masks=taken(self.action_masks, rows),
         )
+
+
+_real = partial(frozen, real=True)
+_READERS: dict[str, Callable[[Any, str], Array]] = {
+    **dict.fromkeys(("observations", "last_observations"), seen),
+    **dict.fromkeys(("features", "parameters"), _real),
+}
+
+
+def _check_last(last: Array, others: Array) -> None:
+    if last.shape[1:] != others.shape[1:]:
+        raise HistoryError(
+            f"last observations have shape {last.shape[1:]}, but the others {others.shape[1:]}"
+        )
+    if parts_of(last) != parts_of(others):
+        raise HistoryError(f"last observations are {last.dtype}, but the others {others.dtype}")
 
 
 def _last_observations(episodes: Sequence[Episode]) -> Array | None:

@@ -15,16 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from logel.data.limits import ask_memory
 from logel.errors import OptionError
 from logel.policies.torch_policy import TorchFamily, TorchPolicy
+
+if TYPE_CHECKING:
+    from gymnasium import spaces
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -85,37 +87,69 @@ def policy_of_facts(facts: Any, *, device: str = "cpu") -> TorchFamily:
 
 def _policy(facts: Mapping[str, Any], device: str) -> TorchFamily:
     inputs = [_input(one) for one in facts["inputs"]]
+    _check_inputs(inputs)
     hidden = [_count(width) for width in facts["hidden"]]
-    activation = ACTIVATIONS[facts["activation"]]
-    if not 0 < len(inputs) <= _MOST_INPUTS or len(hidden) > _MOST_LAYERS:
-        raise ValueError("too many inputs or layers")
-    if len(inputs) > 1 and any(name is None for name, *_ in inputs):
-        raise ValueError("several inputs need names")
-    kind, sizes = facts["actions"], [_count(n) for n in facts["sizes"]]
-    actions, outputs = _actions(kind, sizes)
-    widths = [sum(_width(s, f) for _, s, f, _ in inputs), *hidden, outputs]
-    weights = sum(_weights(s, f) for _, s, f, _ in inputs)
+    actions, outputs = _actions(facts["actions"], [_count(n) for n in facts["sizes"]])
+    widths = [sum(one.width for one in inputs), *hidden, outputs]
+    weights = sum(one.weights for one in inputs)
     weights += sum((below + 1) * above for below, above in pairwise(widths))
     ask_memory(_WEIGHT_BYTES * weights, f"a policy of {weights} parameters")
-    layers: list[nn.Module] = []
-    for below, above in pairwise(widths):
-        layers += [nn.Linear(below, above), activation()]
     module = Actor(
-        tuple(name for name, *_ in inputs),
-        [nn.Flatten() if f is None else nature(s, f) for _, s, f, _ in inputs],
-        nn.Sequential(*layers[:-1]),  # nothing comes after the last layer
+        tuple(one.name for one in inputs),
+        [one.extractor for one in inputs],
+        _layers(widths, ACTIVATIONS[facts["activation"]]),
     )
-    images = any(image for *_, image in inputs)
     return TorchPolicy(
         module,
         actions,
         observations=_space(inputs),
-        precision="single" if images else "double",
+        precision="single" if any(one.image for one in inputs) else "double",
         device=device,
     )
 
 
-_Input = tuple[str | None, tuple[int, ...], int | None, bool]
+def _layers(widths: list[int], activation: type[nn.Module]) -> nn.Sequential:
+    if len(widths) > _MOST_LAYERS:
+        raise ValueError("too many layers")
+    layers: list[nn.Module] = []
+    for below, above in pairwise(widths):
+        layers += [nn.Linear(below, above), activation()]
+    return nn.Sequential(*layers[:-1])  # nothing comes after the last layer
+
+
+class _Input(NamedTuple):
+    """One input: see the top."""
+
+    name: str | None
+    shape: tuple[int, ...]
+    features: int | None
+    image: bool
+
+    @property
+    def width(self) -> int:
+        """Numbers that come out."""
+        return math.prod(self.shape) if self.features is None else self.features
+
+    @property
+    def weights(self) -> int:
+        """Parameters of the extractor, at most."""
+        if self.features is None:
+            return 0
+        return self.shape[0] * 2048 + 70_000 + self.features * (math.prod(self.shape[1:]) + 1)
+
+    @property
+    def extractor(self) -> nn.Module:
+        """What it goes through."""
+        return nn.Flatten() if self.features is None else nature(self.shape, self.features)
+
+
+def _check_inputs(inputs: list[_Input]) -> None:
+    if not 0 < len(inputs) <= _MOST_INPUTS:
+        raise ValueError(f"{len(inputs)} inputs")
+    if len({one.name for one in inputs}) < len(inputs):
+        raise ValueError("two inputs have the same name")
+    if len(inputs) > 1 and any(one.name is None for one in inputs):
+        raise ValueError("several inputs need names")
 
 
 def _input(raw: Mapping[str, Any]) -> _Input:
@@ -124,7 +158,7 @@ def _input(raw: Mapping[str, Any]) -> _Input:
         raise ValueError(f"{name!r:.40} is no name")
     if features is not None and (len(shape) != 3 or min(shape[1:]) < 36):
         raise ValueError(f"a picture of shape {shape} is too small for three convolutions")
-    return name, shape, None if features is None else _count(features), raw["bytes"] is True
+    return _Input(name, shape, None if features is None else _count(features), raw["bytes"] is True)
 
 
 def _count(raw: Any) -> int:
@@ -135,6 +169,8 @@ def _count(raw: Any) -> int:
 
 def _actions(kind: Any, sizes: list[int]) -> tuple[spaces.Space[Any], int]:
     """The space of the actions, and the outputs it takes."""
+    from gymnasium import spaces
+
     if kind == "MultiDiscrete":
         return spaces.MultiDiscrete(sizes), sum(sizes)
     (size,) = sizes
@@ -147,25 +183,16 @@ def _actions(kind: Any, sizes: list[int]) -> tuple[spaces.Space[Any], int]:
     raise ValueError(f"{kind!r:.40} is no kind of actions")
 
 
-def _width(shape: tuple[int, ...], features: int | None) -> int:
-    return math.prod(shape) if features is None else features
-
-
-def _weights(shape: tuple[int, ...], features: int | None) -> int:
-    """Parameters of an extractor, at most."""
-    if features is None:
-        return 0
-    return shape[0] * 2048 + 70_000 + features * (math.prod(shape[1:]) + 1)
-
-
 def _space(inputs: list[_Input]) -> spaces.Space[Any] | None:
     """Of the observations, where they have several parts by name."""
-    if inputs[0][0] is None:
+    from gymnasium import spaces
+
+    if inputs[0].name is None:
         return None
     limits = {True: (0, 255, np.uint8), False: (-np.inf, np.inf, np.float32)}
     return spaces.Dict(
         {
-            str(name): spaces.Box(limits[image][0], limits[image][1], shape, limits[image][2])
-            for name, shape, _, image in inputs
+            str(one.name): spaces.Box(*limits[one.image][:2], one.shape, limits[one.image][2])
+            for one in inputs
         }
     )

@@ -39,18 +39,21 @@ def choose_policy(
     _check_device(device)
     if family not in ("auto", "tabular", "linear", "mlp"):
         raise OptionError(f"unknown policy family {family!r}: auto, tabular, linear or mlp")
-    signature = history.signature
-    network = _network(history)
-    if family == "auto" and network is not None:
+    if family == "auto" and (network := _network(history)) is not None:
         return policy_of_facts(network, device=device)
+    policy = _chosen(history, family, known, device)
+    if known:
+        _check_alike(history, policy)
+    return policy
+
+
+def _chosen(history: LearningHistory, family: str, known: bool, device: str) -> Policy:
+    signature = history.signature
     if family == "auto":
         tabular = _numbered(history) and not (known and _recorded_network(history))
         family = "tabular" if tabular and signature.discrete_actions else "mlp"
     family_of = _discrete_policy if signature.discrete_actions else _continuous_policy
-    policy = family_of(history, family, math.prod(signature.observation_shape), device)
-    if known:
-        _check_alike(history, policy)
-    return policy
+    return family_of(history, family, math.prod(signature.observation_shape), device)
 
 
 def tells_family(history: LearningHistory) -> bool:

@@ -183,13 +183,11 @@ def network_facts(policy: Any) -> dict[str, Any] | None:
     own = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
     layers = list(policy.mlp_extractor.policy_net)
     inputs, hidden = _inputs(policy), linear_widths(layers[0::2])
-    names = {str(kind()): name for name, kind in ACTIVATIONS.items()}
-    between = {str(layer) for layer in layers[1::2]} or {str(nn.Tanh())}
+    activation = _one_activation(layers[1::2])
     plain = type(policy) in own and type(policy.mlp_extractor) is MlpExtractor
-    if not plain or inputs is None or hidden is None or len(between) > 1:
+    if not (plain and policy.normalize_images) or None in (inputs, hidden, activation):
         return None
-    if (activation := names.get(between.pop())) is None or not policy.normalize_images:
-        return None
+    assert hidden is not None
     actions = policy.action_space
     sizes = np.ravel(getattr(actions, "nvec", getattr(actions, "n", int(np.prod(actions.shape)))))
     return {
@@ -199,6 +197,13 @@ def network_facts(policy: Any) -> dict[str, Any] | None:
         "actions": type(actions).__name__,
         "sizes": [int(n) for n in sizes],
     }
+
+
+def _one_activation(between: Iterable[nn.Module]) -> str | None:
+    """The name of what lies between all layers alike; any, if there is nothing."""
+    names = {str(kind()): name for name, kind in ACTIVATIONS.items()}
+    texts = {str(layer) for layer in between} or {str(nn.Tanh())}
+    return names.get(texts.pop()) if len(texts) == 1 else None
 
 
 def _inputs(policy: Any) -> list[dict[str, Any]] | None:

@@ -17,12 +17,11 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
 from logel.data.observations import by_name, storable
@@ -33,6 +32,9 @@ from logel.policies.gaussian import GaussianPolicy
 from logel.policies.product import ProductPolicy
 from logel.policies.softmax import SoftmaxPolicy
 from logel.types import Array, Float
+
+if TYPE_CHECKING:
+    from gymnasium import spaces
 
 Inputs = Callable[[Any], Any]
 """Maps stored observations, a tensor or tensors by name, to what the module takes."""
@@ -72,25 +74,34 @@ def TorchPolicy(  # noqa: N802 (who calls it need not know that there are severa
     """
     if not isinstance(module, nn.Module):
         raise OptionError(f"TorchPolicy takes a torch module, not a {type(module).__name__}")
+    from gymnasium import spaces
+
     options = (observations, prepare_inputs, precision, device)
     if isinstance(actions, spaces.Box):
         return TorchGaussian(module, int(np.prod(actions.shape)), sigma, *options)
     if sigma is not None:
         raise OptionError("only real actions (Box) have a sigma")
-    if isinstance(actions, spaces.Discrete) and actions.start == 0:
-        return TorchCategorical(module, int(actions.n), *options)
-    if isinstance(actions, spaces.MultiBinary) and len(actions.shape) == 1:
-        return TorchProduct(module, (2,) * actions.shape[0], True, *options)
-    if isinstance(actions, spaces.MultiDiscrete) and _flat_from_0(actions):
-        return TorchProduct(module, tuple(int(n) for n in actions.nvec), False, *options)
+    kind, sizes = type(actions).__name__, _sizes(actions)
+    if kind == "Discrete":
+        return TorchCategorical(module, sizes[0], *options)
+    return TorchProduct(module, sizes, kind == "MultiBinary", *options)
+
+
+def _sizes(actions: spaces.Space[Any]) -> tuple[int, ...]:
+    """How many options each choice has."""
+    from gymnasium import spaces
+
+    match actions:
+        case spaces.Discrete() if actions.start == 0:
+            return (int(actions.n),)
+        case spaces.MultiBinary() if len(actions.shape) == 1:
+            return (2,) * actions.shape[0]
+        case spaces.MultiDiscrete() if len(actions.shape) == 1 and not np.any(actions.start):
+            return tuple(int(n) for n in actions.nvec)
     raise OptionError(
         f"no distribution is known for actions in {actions}: use Box, or Discrete, MultiDiscrete "
         "or MultiBinary, flat and numbered from 0"
     )
-
-
-def _flat_from_0(actions: spaces.MultiDiscrete) -> bool:
-    return len(actions.shape) == 1 and not np.any(actions.start)
 
 
 class TorchFamily(Policy):
@@ -199,20 +210,11 @@ class TorchFamily(Policy):
         with torch.no_grad():
             return super().sample(theta, observations, rng)  # type: ignore[safe-super]
 
-    def scores(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
-        """Gradient of each row's log-probability, shape (N, d)."""
-
-        def one(point: Tensor, inputs: Any, action: Tensor) -> Tensor:
-            alone = (
-                {n: x[None] for n, x in inputs.items()}
-                if isinstance(inputs, dict)
-                else inputs[None]
-            )
-            outputs = self.completed(point, self._called(point, alone))
-            return self.log_density(outputs, action[None])[0]
-
-        each = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0, 0))
-        return each(theta, self.inputs(observations), actions)
+    def _alone(self, theta: Tensor, inputs: Any) -> Tensor:
+        """Outputs of a single row of what the module takes, shape (1, o)."""
+        named = isinstance(inputs, dict)
+        alone = {n: x[None] for n, x in inputs.items()} if named else inputs[None]
+        return self.completed(theta, self._called(theta, alone))
 
     def vjp(
         self, theta: Tensor, observations: Tensor, actions: Tensor, cotangents: Tensor
@@ -321,6 +323,8 @@ class TorchProduct(TorchFamily, ProductPolicy):
 
 def layout_of(space: spaces.Space[Any]) -> np.dtype[Any] | None:
     """How observations of a Dict space are stored; None for any other space."""
+    from gymnasium import spaces
+
     if not isinstance(space, spaces.Dict):
         return None
     stored = []
