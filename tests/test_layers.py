@@ -40,6 +40,8 @@ LAYERS = (
 )
 # Where a package that is heavy, optional or both may be imported.
 ROOMS = {
+    "aiohttp": ("data.remote",),
+    "fsspec": ("data.remote",),
     "libsumo": ("envs.crossroad",),
     "matplotlib": ("studies", "data.plots", "inference.plots"),
     "plotly": ("report",),

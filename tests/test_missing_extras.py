@@ -86,12 +86,14 @@ CASES: list[dict[str, list[str]]] = [
     {
         "pandas": ["reproduce", "gridworld-known", "--runs", "1", "--out", "new"],
         "h5py": ["export", "history", "new", "--to", "minari"],
+        "fsspec": ["inspect", "s3://bucket/run"],
         "tensorboard": [*TRAIN, "--tensorboard", "new"],
     },
     {
         "libsumo": ["reproduce", "crossroad", "--quiet", "--runs", "1", "--out", "runs"],
         "Box2D": ["reproduce", "lunarlander", "--quiet", "--runs", "1", "--out", "runs"],
         "mujoco": [*TRAIN, "--updates", "1"],
+        "aiohttp": ["infer", "https://127.0.0.1:9/run"],
         "ray": ["reproduce", "gridworld-known", "--quiet", "--backend", "ray", "--out", "runs"],
     },
 ]

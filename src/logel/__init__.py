@@ -25,6 +25,7 @@ _NAMES = {
     "MLPGaussian": "logel.policies.networks",
     "MLPCategorical": "logel.policies.networks",
     "SB3Policy": "logel.policies.sb3",
+    "TorchPolicy": "logel.policies.torch_policy",
     "Method": "logel.inference.method",
     "KnownWorld": "logel.worlds.known",
     "Workers": "logel.workers",
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from logel.policies.networks import MLPCategorical, MLPGaussian
     from logel.policies.sb3 import SB3Policy
     from logel.policies.softmax import LinearSoftmax, TabularSoftmax
+    from logel.policies.torch_policy import TorchPolicy
     from logel.rewards.linear import LinearReward
     from logel.workers import Workers
     from logel.worlds.known import KnownWorld
@@ -89,6 +91,7 @@ __all__ = [
     "SB3Policy",
     "Stage",
     "TabularSoftmax",
+    "TorchPolicy",
     "Workers",
     "__version__",
     "check_estimate",

@@ -24,6 +24,7 @@ from logel.errors import FormatError, PolicyError
 from logel.policies.base import Policy
 from logel.policies.sb3 import checkpoint_parameters, policy_parameters, set_policy_parameters
 from logel.policies.sb3_checkpoint import read_checkpoint, recorded_gamma
+from logel.policies.torch_policy import TorchFamily
 
 VECTOR = spaces.Box(-np.inf, np.inf, (4,), dtype=np.float64)
 BOX = spaces.Box(-1.0, 1.0, (2,), dtype=np.float32)
@@ -94,7 +95,7 @@ def test_plain_networks_become_the_written_out_families() -> None:
     assert SB3Policy.from_model(policy_of("tanh")) == MLPGaussian(4, 2)
     assert SB3Policy.from_model(policy_of("tanh wide")) == MLPCategorical(4, 3, hidden=(8,))
     assert SB3Policy.from_model(policy_of("linear")) == MLPGaussian(4, 2, hidden=())
-    assert isinstance(SB3Policy.from_model(policy_of("relu")), SB3Policy)
+    assert isinstance(SB3Policy.from_model(policy_of("relu")), TorchFamily)
 
 
 def test_images_and_shared_extractors() -> None:
@@ -114,9 +115,6 @@ def test_images_and_shared_extractors() -> None:
 
 
 def test_other_distributions_are_refused() -> None:
-    codes = ActorCriticPolicy(VECTOR, spaces.MultiDiscrete([2, 2]), lambda _: 1e-3)
-    with pytest.raises(PolicyError, match="MultiCategorical"):
-        SB3Policy.from_model(codes)
     exploring = ActorCriticPolicy(VECTOR, BOX, lambda _: 1e-3, use_sde=True)
     with pytest.raises(PolicyError, match="use_sde"):
         policy_parameters(exploring)

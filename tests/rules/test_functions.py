@@ -142,7 +142,7 @@ def test_bases_that_cannot_be_served_are_refused() -> None:
 
     class Other(Policy):
         n_parameters = prepare_observations = prepare_actions = None  # type: ignore[assignment]
-        outputs = log_prob = sample = fisher_root = None  # type: ignore[assignment]
+        outputs = log_density = sample = fisher_root = None  # type: ignore[assignment]
 
     with pytest.raises(PolicyError, match="Other is neither a softmax nor a Gaussian family"):
         Basis.choose(Other(), "auto", PLAIN)

@@ -24,6 +24,7 @@ from logel.cli.console import (
     Verbose,
     WorldFile,
     cut,
+    history_at,
     progress_bars,
     save_and_show,
 )
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 # Between the values of one `--group`: no path has it.
 _BETWEEN = "\0"
+_Place = Path | str
 
 
 class GroupsCommand(TyperCommand):
@@ -97,7 +99,7 @@ def compare(
         )
     if out is not None:
         check_target(out)
-    paths = [[Path(value) for value in one.split(_BETWEEN) if value] for one in group]
+    paths = [[history_at(value) for value in one.split(_BETWEEN) if value] for one in group]
     names = _names(name, paths)
     saved = [_is_saved(one) for one in paths]
     if any(saved) and not all(saved):
@@ -123,11 +125,11 @@ def compare(
     save_and_show(contrast, out, json_output=json_output)
 
 
-def _is_saved(paths: Sequence[Path]) -> bool:
-    return len(paths) == 1 and paths[0].is_file()
+def _is_saved(paths: Sequence[_Place]) -> bool:
+    return len(paths) == 1 and isinstance(paths[0], Path) and paths[0].is_file()
 
 
-def _of_saved(paths: Sequence[Sequence[Path]], names: tuple[str, str], seed: int) -> Contrast:
+def _of_saved(paths: Sequence[Sequence[_Place]], names: tuple[str, str], seed: int) -> Contrast:
     from logel.inference.answers import load_answer
     from logel.inference.contrast import Contrast
 
@@ -138,7 +140,7 @@ def _of_saved(paths: Sequence[Sequence[Path]], names: tuple[str, str], seed: int
 
 
 def _of_histories(
-    paths: Sequence[Sequence[Path]],
+    paths: Sequence[Sequence[_Place]],
     names: tuple[str, str],
     asked: tuple[float | None, str, bool, Path | None, str | None],
     **options: Any,
@@ -164,7 +166,7 @@ def _of_histories(
     return compare_groups(first, second, policy, gamma=discount, names=names, **options)
 
 
-def _histories(paths: Sequence[Path], name: str) -> list[Path]:
+def _histories(paths: Sequence[_Place], name: str) -> list[_Place]:
     """The folders given, or those inside the only one if it is no history itself."""
     found = histories_in(paths)
     if len(found) < 2:
@@ -172,7 +174,7 @@ def _histories(paths: Sequence[Path], name: str) -> list[Path]:
     return found
 
 
-def _names(given: Sequence[str] | None, paths: Sequence[Sequence[Path]]) -> tuple[str, str]:
+def _names(given: Sequence[str] | None, paths: Sequence[Sequence[_Place]]) -> tuple[str, str]:
     """As given, else the folder that holds the group, or its file; else numbers."""
     if given:
         if len(given) != 2 or given[0] == given[1]:
@@ -182,9 +184,10 @@ def _names(given: Sequence[str] | None, paths: Sequence[Sequence[Path]]) -> tupl
     return ("group 1", "group 2") if first == second else (first, second)
 
 
-def _name(paths: Sequence[Path]) -> str:
+def _name(paths: Sequence[_Place]) -> str:
     """What a group's files tell; empty, if nothing."""
     if len(paths) == 1:
-        return paths[0].stem
-    above = {path.resolve().parent.name for path in paths}
+        return Path(paths[0]).stem
+    # Of an address, too, the last names but one are what groups are called by.
+    above = {Path(path).resolve().parent.name for path in paths}
     return above.pop() if len(above) == 1 else ""

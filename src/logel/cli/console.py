@@ -34,6 +34,7 @@ _PACKAGES = {
     "minari": ("h5py", "minari"),
     "mujoco": ("mujoco",),
     "ray": ("ray",),
+    "remote": ("aiohttp", "fsspec", "gcsfs", "s3fs"),
     "report": ("matplotlib", "pandas", "plotly"),
     "sb3": ("sb3_contrib", "stable_baselines3", "tensorboard"),
     "sumo": ("libsumo",),
@@ -42,7 +43,18 @@ _PACKAGES = {
 EXTRAS = {package: extra for extra, packages in _PACKAGES.items() for package in packages}
 STOPPED = "Stopped: nothing was written. Run the same command again to start over."
 
-HistoryFolder = Annotated[Path, Argument(help="Folder of a learning history.")]
+
+def history_at(text: str) -> Path | str:
+    """Where a history is: a path, or an address, which no path may shorten."""
+    from logel.data.remote import is_address
+
+    return text if is_address(text) else Path(text)
+
+
+HistoryFolder = Annotated[
+    Any,
+    Argument(metavar="HISTORY", parser=history_at, help="Folder or address of a learning history."),
+]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress bars.")]
 OwnWorlds = Annotated[

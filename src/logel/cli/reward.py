@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import webbrowser
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,6 +28,7 @@ from logel.cli.console import (
     WorldFile,
     answer,
     cut,
+    history_at,
     progress_bars,
     read_with_progress,
     save_and_show,
@@ -47,8 +48,12 @@ _ASK = "hint: the history does not say its learner; if PPO, A2C or TRPO, try --m
 
 def infer(
     history: Annotated[
-        list[Path],
-        Argument(help="Folder of a learning history; several: learners that share a reward."),
+        list[Any],
+        Argument(
+            metavar="HISTORY...",
+            parser=history_at,
+            help="Folder or address of a learning history; several: learners that share a reward.",
+        ),
     ],
     gamma: Discount = None,
     method: MethodName = "default",
@@ -108,7 +113,14 @@ def infer(
 
 
 def unexplained(
-    history: Annotated[Path, Argument(help="Folder of the history behind the estimate.")],
+    history: Annotated[
+        Any,
+        Argument(
+            metavar="HISTORY",
+            parser=history_at,
+            help="Folder or address of the history behind the estimate.",
+        ),
+    ],
     estimate: Annotated[Path, Argument(help="The estimate, as saved by logel infer --out.")],
     policy: FamilyName = "auto",
     clone: Clone = False,
@@ -158,18 +170,24 @@ def known_world(path: Path, family: Policy) -> KnownWorld:
     return read_world(path, family.n_states, family.n_actions)
 
 
-def histories_in(paths: Sequence[Path]) -> list[Path]:
-    """The folders given, or those inside the only one if it is no history itself."""
+def histories_in(paths: Sequence[Path | str]) -> list[Path | str]:
+    """The places given, or the folders inside the only one if it is no history itself."""
     from logel.data.folder import MANIFEST
 
-    if len(paths) == 1 and paths[0].is_dir() and not (paths[0] / MANIFEST).is_file():
-        return sorted(path.parent for path in paths[0].glob(f"*/{MANIFEST}"))
+    one = paths[0]
+    if (
+        len(paths) == 1
+        and isinstance(one, Path)
+        and one.is_dir()
+        and not (one / MANIFEST).is_file()
+    ):
+        return sorted(path.parent for path in one.glob(f"*/{MANIFEST}"))
     return list(paths)
 
 
-def named_folders(folders: Sequence[Path]) -> dict[str, Path]:
-    """Folders of histories by the shortest names that tell them apart."""
-    last = [folder.name for folder in folders]
+def named_folders(folders: Sequence[Path | str]) -> dict[str, Any]:
+    """Histories by the shortest names of their places that tell them apart."""
+    last = [PurePosixPath(f).name if isinstance(f, str) else f.name for f in folders]
     names = last if len(set(last)) == len(last) else [str(folder) for folder in folders]
     if len(set(names)) < len(names):
         raise OptionError("one is named twice: nothing counts for two")
@@ -194,7 +212,12 @@ def report(
         ),
     ],
     history: Annotated[
-        Path | None, Option(help="Folder of the history behind the estimate: adds stages and maps.")
+        Any,
+        Option(
+            metavar="HISTORY",
+            parser=history_at,
+            help="Folder or address of the history behind the estimate: adds stages and maps.",
+        ),
     ] = None,
     out: Annotated[Path, Option(help="The page to write.")] = Path("report.html"),
     stages: StageRange = None,

@@ -28,7 +28,7 @@ from logel.data.store import write_atomically
 from logel.data.table_files import check_new_file, read_tables, write_frame
 from logel.data.tables import contents_of_tables
 from logel.errors import FormatError
-from logel.types import Progress
+from logel.types import Array, Progress
 
 _FORMAT, _VERSION = "logel-table", 1
 # What CSV widens: it comes back as it was.
@@ -74,6 +74,7 @@ def _about(history: Contents) -> dict[str, Any]:
         "single_precision": [
             name for name, rows in kept.items() if rows is not None and rows.dtype == np.float32
         ],
+        "images": first.observations.dtype == np.uint8,
     }
 
 
@@ -124,6 +125,8 @@ def _read_about(path: Path, limits: Limits | None) -> dict[str, Any] | None:
             "feature_names": parse_names(raw["feature_names"]),
             "notes": tuple(notes),
             "single_precision": frozenset(raw["single_precision"]) & frozenset(_ROWS),
+            # Before there were images nobody said that there are none.
+            "images": bool(raw.get("images", False)),
         }
 
 
@@ -135,7 +138,7 @@ def _completed(contents: Contents, about: Mapping[str, Any], path: Path) -> Cont
             "remove it if the table was changed on purpose"
         )
     narrow = about["single_precision"]
-    stages = tuple(_narrowed(stage, narrow) for stage in contents)
+    stages = tuple(_narrowed(stage, narrow, about["images"]) for stage in contents)
     names, n = about["feature_names"], contents.signature.n_features
     fits = names is not None and n in (None, len(names))
     return replace(
@@ -149,11 +152,20 @@ def _completed(contents: Contents, about: Mapping[str, Any], path: Path) -> Cont
     )
 
 
-def _narrowed(stage: Stage, names: frozenset[str]) -> Stage:
+def _narrowed(stage: Stage, names: frozenset[str], images: bool) -> Stage:
     known = {f.name: getattr(stage, f.name) for f in fields(stage)}
     narrow = {
         name: known[name].astype(np.float32)
         for name in names
         if known[name] is not None and known[name].dtype == np.float64
     }
+    if images:
+        seen = ("observations", "last_observations")
+        narrow |= {n: _bytes(known[n]) for n in seen if known[n] is not None}
     return replace(stage, **narrow) if narrow else stage
+
+
+def _bytes(values: Array) -> Array:
+    """What were bytes, if it still is."""
+    fits = values.min() >= 0 and values.max() <= 255
+    return values.astype(np.uint8) if fits else values

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from logel.data.limits import shown
-from logel.data.stage import storable
+from logel.data.observations import storable
 from logel.errors import HistoryError
 from logel.types import Array
 

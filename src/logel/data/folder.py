@@ -12,15 +12,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from types import EllipsisType
 from typing import Any, NamedTuple
 
@@ -35,17 +33,12 @@ from logel.data.limits import (
     ask_memory_of_json,
     parse_json,
     parsing,
-    read_json,
-    read_plain,
 )
+from logel.data.observations import by_name, parsed_parts
+from logel.data.places import Place
+from logel.data.remote import is_address, place_of
 from logel.data.stage import Signature, Stage, check_parameters, check_stage
-from logel.data.store import (
-    append_line,
-    check_new_folder,
-    new_folder,
-    reserve,
-    write_atomically,
-)
+from logel.data.store import new_folder
 from logel.errors import FormatError, HistoryError
 from logel.types import Array, Progress
 
@@ -82,7 +75,8 @@ class HistoryWriter:
     Use as a context manager: leaving it normally marks the history complete.
 
     Args:
-        path: A new folder; it appears with the first stage.
+        path: A new folder, or an address of one (`logel.data.remote`); it appears with the first
+            stage.
         feature_names: q names.
         metadata: Anything worth keeping about the run, JSON-serialisable.
         own_episodes: Whether every step is learnt from the very episodes that are appended, all of
@@ -97,8 +91,8 @@ class HistoryWriter:
         metadata: Mapping[str, Any] | None = None,
         own_episodes: bool | None = None,
     ) -> None:
-        self.path = Path(path)
-        check_new_folder(self.path)
+        self._place = place_of(path)
+        self._place.check_new()
         check_own_episodes(own_episodes)
         _check_json("metadata", metadata)
         self._signature: Signature | None = None
@@ -131,13 +125,11 @@ class HistoryWriter:
         """
         self._check(stage, learning_rate)
         _check_json("notes", notes, allow_nan=False)
-        arrays = {f.name: getattr(stage, f.name) for f in fields(stage)}
-        whole = {name: np.ascontiguousarray(a) for name, a in arrays.items() if a is not None}
-        data = safetensors.numpy.save(whole)
+        data = safetensors.numpy.save(_tensors(stage))
         name = f"stage-{self._n_stages:05d}.safetensors"
         if self._n_stages == 0:
             self._begin()
-        write_atomically(self.path / name, data, tidy=False)
+        self._place.write(name, data)
         self._add_line(
             {
                 "file": name,
@@ -155,12 +147,12 @@ class HistoryWriter:
     def _begin(self) -> None:
         """Take the folder, and say what all stages share."""
         if self._held is None:
-            self._held = weakref.finalize(self, os.close, reserve(self.path))
+            self._held = weakref.finalize(self, self._place.hold())
         text = json.dumps(self._manifest, indent=1, sort_keys=True)
-        write_atomically(self.path / MANIFEST, text.encode(), tidy=False)
+        self._place.write(MANIFEST, text.encode())
 
     def _add_line(self, content: Mapping[str, Any]) -> None:
-        append_line(self.path / STAGES, json.dumps(content, sort_keys=True).encode())
+        self._place.add_line(STAGES, json.dumps(content, sort_keys=True).encode())
 
     def _check(self, stage: Stage, learning_rate: float | None) -> None:
         """Refuse a stage unlike the first; the first one settles what they are like."""
@@ -169,7 +161,10 @@ class HistoryWriter:
             if self._manifest["feature_names"] is not None:
                 check_feature_names(self._manifest["feature_names"], stage.signature.n_features)
             self._signature, self._n_parameters = stage.signature, stage.n_parameters
-            self._manifest["signature"] = asdict(stage.signature)
+            told = asdict(stage.signature)
+            if told["observation_parts"] is None:
+                del told["observation_parts"]  # readers of before there were any do not know them
+            self._manifest["signature"] = told
             self._manifest["n_parameters"] = stage.n_parameters
         check_stage(stage, index, self._signature)
         check_parameters(stage, index, self._n_parameters)
@@ -192,12 +187,15 @@ class HistoryWriter:
 
 
 def write_folder(history: Contents, path: FilePath, progress: Progress | None) -> None:
-    """Write a whole history, one stage in memory at a time; all of it or nothing."""
+    """Write a whole history, one stage in memory at a time; a folder gets all of it or nothing."""
+    if is_address(path):
+        write_into(path, history, progress)
+        return
     with new_folder(path) as folder:
         write_into(folder, history, progress)
 
 
-def write_into(folder: Path, history: Contents, progress: Progress | None) -> None:
+def write_into(folder: FilePath, history: Contents, progress: Progress | None) -> None:
     """Write a whole history into an empty folder that somebody has reserved (`new_folder`)."""
     known = history.learning_rates
     rates = [None, *([None] * history.n_steps if known is None else known)]
@@ -221,6 +219,26 @@ def _check_json(what: str, value: Any, *, allow_nan: bool = True) -> None:
         raise HistoryError(f"{what} must be JSON-serialisable: {error}") from None
 
 
+def _tensors(stage: Stage) -> dict[str, Array]:
+    """A stage's arrays by their names in a file; named parts of observations have their own."""
+    arrays = {f.name: getattr(stage, f.name) for f in fields(stage)}
+    found: dict[str, Array] = {}
+    for name, array in arrays.items():
+        parts = None if array is None else by_name(array)
+        found |= {name: array} if parts is None else {f"{name}/{p}": a for p, a in parts.items()}
+    return {name: np.ascontiguousarray(a) for name, a in found.items() if a is not None}
+
+
+def _joined(tensors: Mapping[str, Array]) -> dict[str, Any]:
+    """The inverse of `_tensors`."""
+    found: dict[str, Any] = {name: a for name, a in tensors.items() if "/" not in name}
+    for name, array in tensors.items():
+        whole, cut, part = name.partition("/")
+        if cut and isinstance(parts := found.setdefault(whole, {}), dict):
+            parts[part] = array
+    return found
+
+
 class _StageFile(NamedTuple):
     """One line of the manifest, validated."""
 
@@ -233,9 +251,9 @@ class _StageFile(NamedTuple):
 
 @dataclass(frozen=True)
 class _Folder:
-    """Stages of a folder, read and verified when asked for."""
+    """Stages of a folder, read and verified when asked for, by whom they are asked for."""
 
-    path: Path
+    place: Place
     entries: tuple[_StageFile, ...]
     signature: Signature
     lists: str
@@ -248,25 +266,20 @@ class _Folder:
 
     def __getitem__(self, index: int, /) -> Stage:
         entry = self.entries[index]
-        path = self.path / entry.file
-        if path.is_symlink() or not path.is_file():
-            raise FormatError(f"stage {index}: {path} is missing or not a plain file")
-        if (found := path.stat().st_size) != entry.n_bytes:
-            raise FormatError(
-                f"stage {index}: {path} is corrupted or truncated: it has {found} bytes, but "
-                f"{entry.n_bytes} by {self.lists}"
-            )
-        data = read_plain(path, follow_links=False)
+        path = self.place.where(entry.file)
+        with _stage(index):
+            data = self.place.read_sized(entry.file, entry.n_bytes, self.lists)
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise FormatError(
                 f"stage {index}: {path} is corrupted or truncated (its sha256 is not the one in "
                 f"{self.lists}); restore it or leave the stage out"
             )
         with parsing(path, safetensors.SafetensorError):
-            arrays = safetensors.numpy.load(data)
-            # Small numbers and flags become large ones.
-            ask_memory(sum(8 * array.size for array in arrays.values()), path)
-        del data  # the arrays are copies: a large stage need not be held three times
+            tensors = safetensors.numpy.load(data)
+            # Small numbers and flags become large ones; images stay as they are.
+            ask_memory(sum(_size(array) for array in tensors.values()), path)
+            arrays = _joined(tensors)
+        del data, tensors  # the arrays are copies: a large stage need not be held three times
         known = {f.name for f in fields(Stage)}
         if not {"observations", "actions", "lengths", "terminated"} <= arrays.keys() <= known:
             raise FormatError(f"stage {index}: {path} holds {sorted(arrays)}, not a stage's arrays")
@@ -282,9 +295,9 @@ class _Folder:
         """See `stage_sizes`: by their files."""
         return [float(entry.n_bytes) for entry in self.entries]
 
-    def elsewhere(self) -> _Folder:
-        """For another process to read."""
-        return self
+    def elsewhere(self) -> _Folder | None:
+        """For another process to read, if it finds them there."""
+        return self if self.place.shared else None
 
     def _first_parameters(self, stage: Stage, index: int) -> int | None:
         """How many parameters the first stage has: as the manifest says or, of old, as it is."""
@@ -295,10 +308,25 @@ class _Folder:
         return self.n_parameters  # type: ignore[return-value]
 
 
+def _size(array: Array) -> int:
+    """Bytes that an array of a file will take."""
+    image = array.dtype == np.uint8 and array.ndim > 2
+    return array.size if image else 8 * array.size
+
+
+@contextmanager
+def _stage(index: int) -> Iterator[None]:
+    """Say which stage a file belongs to."""
+    try:
+        yield
+    except FormatError as error:
+        raise type(error)(f"stage {index}: {error}") from None
+
+
 def read_folder(path: FilePath) -> Contents:
     """Open a history; only the manifest is read."""
-    folder = Path(path)
-    manifest_path = folder / MANIFEST
+    folder = place_of(path)
+    manifest_path = folder.where(MANIFEST)
     manifest = _read_manifest(folder)
     alone = manifest["format_version"] == 1
     with parsing(manifest_path):
@@ -340,16 +368,9 @@ def all_or_none(rates: Sequence[float | None]) -> Array | None:
     return np.array(known) if rates and len(known) == len(rates) else None
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    for wrong, why in (
-        (not folder.exists(), "there is no such folder"),
-        (not folder.is_dir(), "it is a file, not a folder"),
-        (not path.is_file(), f"there is no {MANIFEST} in it"),
-    ):
-        if wrong:
-            raise FormatError(f"{folder} is not a learning history: {why}")
-    manifest = read_json(path)
+def _read_manifest(folder: Place) -> dict[str, Any]:
+    path = folder.where(MANIFEST)
+    manifest = parse_json(folder.read(MANIFEST), path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise FormatError(f"{folder} is not a learning history: {path} has another format")
     found = manifest.get("format_version")
@@ -365,31 +386,28 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 def recorded_versions(path: FilePath) -> dict[str, str]:
     """Versions of the packages that wrote a history, as its manifest tells them."""
-    manifest_path = Path(path) / MANIFEST
-    manifest = read_json(manifest_path)
-    with parsing(manifest_path):
+    folder = place_of(path)
+    manifest = parse_json(folder.read(MANIFEST), folder.where(MANIFEST))
+    with parsing(folder.where(MANIFEST)):
         return {str(name): str(found) for name, found in manifest["packages"].items()}
 
 
-def _read_stages(folder: Path, manifest: Mapping[str, Any]) -> tuple[tuple[_StageFile, ...], bool]:
+def _read_stages(folder: Place, manifest: Mapping[str, Any]) -> tuple[tuple[_StageFile, ...], bool]:
     """What is said of every stage, and whether the writer was done."""
     alone = manifest["format_version"] == 1
-    path = folder / (MANIFEST if alone else STAGES)
-    with parsing(path):
+    with parsing(folder.where(MANIFEST if alone else STAGES)):
         listed, complete = (
-            (manifest["stages"], bool(manifest["complete"])) if alone else _read_lines(path)
+            (manifest["stages"], bool(manifest["complete"])) if alone else _read_lines(folder)
         )
         return tuple(_parse_entry(entry) for entry in listed), complete
 
 
-def _read_lines(path: Path) -> tuple[list[Any], bool]:
+def _read_lines(folder: Place) -> tuple[list[Any], bool]:
     """What the lines say of every stage, and whether the writer was done.
 
     A line without its end was being written when its writer died.
     """
-    if not path.exists():
-        return [], False
-    data = read_plain(path)
+    path, data = folder.where(STAGES), folder.read_lines(STAGES)
     lines = data[: data.rfind(b"\n") + 1].splitlines()
     ask_memory_of_json(data, path)
     found = [parse_json(line, f"{path}, line {n},") for n, line in enumerate(lines, start=1)]
@@ -412,6 +430,7 @@ def _parse_signature(raw: Mapping[str, Any]) -> Signature:
         n_features=None if q is None else int(q),
         # Histories of before there were masks do not speak of them.
         n_masked_actions=None if masked is None else int(masked),
+        observation_parts=parsed_parts(raw.get("observation_parts")),
     )
 
 

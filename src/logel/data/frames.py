@@ -10,6 +10,7 @@ import numpy as np
 from logel.data.columns import Column, Origin, Table
 from logel.data.contents import Contents
 from logel.data.limits import optional
+from logel.data.observations import check_plain, parts_of
 from logel.data.stage import Stage
 from logel.data.tables import FEATURE, LEGAL, numbers
 from logel.errors import HistoryError
@@ -41,6 +42,7 @@ def frame_of_stages(history: Contents) -> pd.DataFrame | None:
 
 
 def _frame_of_stage(stage: Stage, index: int, names: Sequence[str] | None) -> pd.DataFrame:
+    check_plain(parts_of(stage.observations), "tables of steps")
     pandas = optional("pandas", "tables")
     episodes = np.arange(stage.n_episodes)
     is_step = _with_last(stage, np.ones(stage.n_steps, dtype=bool), False)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from logel.data.contents import Contents
+from logel.data.observations import in_words
 from logel.data.stage import Signature, Stage
 from logel.types import Array
 
@@ -172,6 +173,8 @@ def _names(history: Contents) -> tuple[str, ...] | None:
 
 
 def _describe(signature: Signature, part: str) -> str:
+    if part == "observation" and signature.observation_parts is not None:
+        return in_words(signature.observation_parts)
     discrete = getattr(signature, f"discrete_{part}s")
     shape: tuple[int, ...] = getattr(signature, f"{part}_shape")
     kind = "whole numbers" if discrete else "floats"

@@ -32,6 +32,7 @@ from logel.data.limits import (
     read_json,
     shown,
 )
+from logel.data.observations import check_plain
 from logel.data.stage import Episode, Stage, named
 from logel.data.store import new_folder
 from logel.errors import FormatError, HistoryError, OptionError
@@ -279,6 +280,7 @@ def write_minari(history: Contents, folder: FilePath, progress: Progress | None)
             "Minari datasets have no room for action_masks: save the history as a folder, or as a "
             "table of steps"
         )
+    check_plain(history.signature.observation_parts, "Minari datasets")
     target = Path(folder)
     namespace = re.sub(r"[^-\w]", "_", target.name) or "history"
     names = [f"stage-{t:05d}-v0" for t in range(len(history))]
@@ -348,6 +350,8 @@ def _space(history: Contents, part: str, key: str) -> Any:
 
     first: Array = getattr(history[0], part)
     shape, kind = first.shape[1:], first.dtype
+    if kind == np.uint8:
+        return spaces.Box(0, 255, shape, np.uint8)
     if kind.kind == "f":
         return spaces.Box(-np.inf, np.inf, shape, kind.type)
     ranges = np.array([_range(stage, part) for stage in history])

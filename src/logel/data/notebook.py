@@ -10,6 +10,7 @@ import numpy as np
 
 from logel.data.contents import Contents
 from logel.data.limits import shown
+from logel.data.observations import in_words
 
 # Names shown before the rest is only counted, and characters of each.
 _MOST_NAMES, _LONGEST = 8, 40
@@ -63,7 +64,9 @@ def _facts(history: Contents) -> dict[str, str]:
     interrupted = "" if history.complete else ", recording interrupted"
     return {
         "stages": f"{len(history)} stages{interrupted}",
-        "observations": _kind(signature.observation_shape, signature.discrete_observations),
+        "observations": _kind(signature.observation_shape, signature.discrete_observations)
+        if signature.observation_parts is None
+        else in_words(signature.observation_parts),
         "actions": _kind(signature.action_shape, signature.discrete_actions),
         "features": _features(history.feature_names, signature.n_features),
         "learning rates": "unknown" if history.learning_rates is None else "known",

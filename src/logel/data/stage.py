@@ -6,16 +6,17 @@ sum over steps; `Stage.episodes` gives the episodes back as views.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Protocol
+from functools import cached_property, partial
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from logel.data.facts import call_with_facts
+from logel.data.observations import Part, by_name, parts_of, storable, together
 from logel.errors import HistoryError
 from logel.types import Array, FeatureFunction, Flags
 
@@ -37,13 +38,15 @@ def frozen(values: npt.ArrayLike, what: str, *, real: bool = False) -> Array:
     return array
 
 
-def storable(array: Array) -> Array:
-    """Floats as 32-bit or 64-bit ones, whole numbers and flags as 64-bit integers."""
-    if array.dtype.kind == "f":
-        return array.astype(np.float32 if array.dtype == np.float32 else np.float64, copy=False)
-    if array.dtype == np.uint64 and array.max(initial=0) > np.iinfo(np.int64).max:
-        raise HistoryError(f"must fit in 64-bit integers, but reaches {array.max()}")
-    return array.astype(np.int64, copy=False)
+def seen(values: npt.ArrayLike | Mapping[str, Any], what: str) -> Array:
+    """Observations, read-only; those of several parts, by name, become a structured array."""
+    parts = by_name(values)
+    if parts is None:
+        return frozen(values, what)  # type: ignore[arg-type]
+    with named(what, sep=" "):
+        whole = together({name: frozen(part, repr(name)) for name, part in parts.items()})
+    whole.setflags(write=False)
+    return whole
 
 
 @contextmanager
@@ -97,7 +100,8 @@ class Episode:
 
     Attributes:
         observations: Shape (T + 1, ...), or (T, ...) if the last state was not seen. Integers for
-            discrete observations, floats otherwise; as the policy saw them.
+            discrete observations, bytes for images, floats otherwise; as the policy saw them.
+            Arrays by name for observations of several parts (Dict).
         actions: Shape (T,) for discrete actions (integers) or (T, k) for continuous ones.
         features: Reward features phi(s, a, s') of every time, shape (T, q), or None when they
             are to be computed by a callable.
@@ -115,7 +119,7 @@ class Episode:
 
     def __post_init__(self) -> None:
         actions = frozen(self.actions, "actions")
-        observations = frozen(self.observations, "observations")
+        observations = seen(self.observations, "observations")
         if actions.ndim == 0 or observations.ndim == 0:
             raise HistoryError("observations and actions need a leading time axis")
         length = len(actions)
@@ -154,6 +158,7 @@ class Signature:
     discrete_actions: bool
     n_features: int | None
     n_masked_actions: int | None = None
+    observation_parts: tuple[Part, ...] | None = None
 
     @classmethod
     def of(cls, data: Episode | Stage) -> Signature:
@@ -165,6 +170,7 @@ class Signature:
             discrete_actions=data.actions.dtype.kind == "i",
             n_features=None if data.features is None else data.features.shape[1],
             n_masked_actions=None if data.action_masks is None else data.action_masks.shape[1],
+            observation_parts=parts_of(data.observations),
         )
 
     def differences(self, other: Signature) -> str:
@@ -181,7 +187,8 @@ class Stage:
     """The episodes sampled from one policy, packed, and that policy's parameters if known.
 
     Attributes:
-        observations: Observations in which an action was taken, shape (N, ...).
+        observations: Observations in which an action was taken, shape (N, ...); a structured array
+            with a field for each part where they have several (`logel.data.observations`).
         actions: Shape (N,) or (N, k).
         lengths: Number of times of each episode, shape (n_episodes,); they sum to N.
         terminated: Shape (n_episodes,), whether the environment ended the episode.
@@ -213,7 +220,7 @@ class Stage:
             value = getattr(self, name)
             if value is None and name not in ("observations", "actions"):
                 continue
-            array = frozen(value, name, real=name in ("features", "parameters"))
+            array = _READERS.get(name, frozen)(value, name)
             if name != "parameters":
                 _check_rows(array, name, rows.get(name, len(lengths)))
             self.__dict__[name] = array
@@ -234,11 +241,8 @@ class Stage:
             raise HistoryError(
                 f"parameters of a stage must be flat, but have shape {self.parameters.shape}"
             )
-        last, shape = self.last_observations, self.observations.shape[1:]
-        if last is not None and last.shape[1:] != shape:
-            raise HistoryError(
-                f"last observations have shape {last.shape[1:]}, but the others {shape}"
-            )
+        if self.last_observations is not None:
+            _check_last(self.last_observations, self.observations)
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode], parameters: Array | None = None) -> Stage:
@@ -370,6 +374,22 @@ class Stage:
             features=taken(self.features, rows),
             action_masks=taken(self.action_masks, rows),
         )
+
+
+_real = partial(frozen, real=True)
+_READERS: dict[str, Callable[[Any, str], Array]] = {
+    **dict.fromkeys(("observations", "last_observations"), seen),
+    **dict.fromkeys(("features", "parameters"), _real),
+}
+
+
+def _check_last(last: Array, others: Array) -> None:
+    if last.shape[1:] != others.shape[1:]:
+        raise HistoryError(
+            f"last observations have shape {last.shape[1:]}, but the others {others.shape[1:]}"
+        )
+    if parts_of(last) != parts_of(others):
+        raise HistoryError(f"last observations are {last.dtype}, but the others {others.dtype}")
 
 
 def _last_observations(episodes: Sequence[Episode]) -> Array | None:

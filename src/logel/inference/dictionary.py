@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from logel.data.observations import check_plain, parts_of
 from logel.data.stage import Signature, Stage, StageSource
 from logel.errors import OptionError
 from logel.inference.watched import Watched
@@ -114,6 +115,7 @@ def _seen(stages: Iterable[Stage]) -> tuple[Array, Array]:
     """Where some steps of all stages led, one row each, and what was done."""
     where, did = [], []
     for stage in stages:
+        check_plain(parts_of(stage.observations), "rewards that nobody named")
         states = arrivals(stage)
         all_rows = states.dtype.kind in "iu"
         rows = np.arange(len(states))

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import scipy.linalg
 import scipy.sparse
 
+from logel.data.observations import as_numbers, width
 from logel.data.stage import Stage
 from logel.inference.endings import Endings
 from logel.inference.gauge import FeatureMoments, Gauge, orthonormal_rows
@@ -358,22 +359,22 @@ class _Rows:
     def _block(self, stage: Stage, rows: Index) -> Float:
         """Some rows of a stage whose outcome is known."""
         assert stage.features is not None
-        states = self._functions(stage.observations[rows])
+        states = self._functions(stage.observations, rows)
         if self.gamma > 0:
-            after = stage.observations[np.minimum(rows + 1, stage.n_steps - 1)]
+            after = self._functions(stage.observations, np.minimum(rows + 1, stage.n_steps - 1))
             episode = np.searchsorted(stage.starts, rows, side="right") - 1
             ends = rows + 1 == stage.starts[episode] + stage.lengths[episode]
-            after[ends] = _last_observations(stage)[episode[ends]]
+            after[ends] = self._functions(_last_observations(stage), episode[ends])
             going = ~(ends & stage.terminated[episode])
-            states = states - self.gamma * going[:, None] * self._functions(after)
+            states = states - self.gamma * going[:, None] * after
         return np.concatenate([states, stage.features[rows].astype(float)], axis=1)
 
-    def _functions(self, observations: Array) -> Float:
+    def _functions(self, observations: Array, rows: Index) -> Float:
         """One, coordinates, products of two of them: as many as are worth it."""
-        n, o = len(observations), int(np.prod(observations.shape[1:]))
+        n, o = len(rows), width(observations)
         parts = [np.ones((n, 1))]
         if o <= _MOST_LINEAR:
-            z = self._coordinates(observations.reshape(n, o).astype(float))
+            z = self._coordinates(as_numbers(observations[rows]))
             parts.append(z)
         if o <= _MOST_SQUARED:
             parts.append(products(z, most=_MOST_CROSSED))

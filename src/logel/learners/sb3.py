@@ -22,8 +22,8 @@ from logel.data.folder import HistoryWriter
 from logel.data.rollout import Rollout, record_stage
 from logel.data.settings import KEY
 from logel.errors import MissingExtraError, OptionError, StorageError
-from logel.learners.sb3_trace import RawObservations, Trace
-from logel.policies.sb3 import SB3Policy, plain_hidden, policy_parameters
+from logel.learners.sb3_trace import RawObservations, Trace, in_one
+from logel.policies.sb3 import SB3Policy, network_facts, plain_hidden, policy_parameters
 from logel.policies.sb3_settings import model_settings, schedule_values
 from logel.rewards.features import RewardFeatures, StepFeatures
 
@@ -44,7 +44,8 @@ class HistoryRecorder(BaseCallback):
     A stage holds the episodes of one rollout as the policy saw them (normalised observations if
     `VecNormalize` is used, actions before clipping), the parameters of the policy that acted,
     before it was trained on them, the reward features of every step and, of a learner that was told
-    them (MaskablePPO), which actions were legal. Episodes are cut at the
+    them (MaskablePPO), which actions were legal. Images stay bytes, channels first as the policy
+    saw them; Dict observations are structured arrays. Episodes are cut at the
     rollout's end. `LearningHistory.notes` says of each stage: `timesteps` before it, the
     `learning_rate` of the update that followed, and its `clip_range` and `clip_range_vf` where it
     had any; whether the last episode of every environment `continues` after the rollout;
@@ -155,8 +156,7 @@ class HistoryRecorder(BaseCallback):
         if inside and index % self.every == 0 and not self._stopped:
             model = _checked(self.model)
             before = self._tap.observations if self._tap else model._last_obs
-            assert isinstance(before, np.ndarray)
-            self._trace = Trace(model.n_steps, before, self.features, self._ages)
+            self._trace = Trace(model.n_steps, in_one(before, 1), self.features, self._ages)
 
     def _on_step(self) -> bool:
         if self._trace is not None:
@@ -183,11 +183,9 @@ class HistoryRecorder(BaseCallback):
 
     def _record(self, model: OnPolicyAlgorithm, trace: Trace, rates: Mapping[str, float]) -> None:
         buffer = model.rollout_buffer
-        observations, actions = buffer.observations, buffer.actions
+        observations, actions = in_one(buffer.observations, 2, single=True), buffer.actions
         if isinstance(model.observation_space, spaces.Discrete):
             observations = observations[:, :, 0]
-        elif observations.dtype == np.float64:
-            observations = observations.astype(np.float32)  # all that the policy sees
         if isinstance(model.action_space, spaces.Discrete):
             actions = actions[:, :, 0]
         masks = getattr(buffer, "action_masks", None)
@@ -246,8 +244,6 @@ def _checked(model: Any) -> OnPolicyAlgorithm:
             f"{type(model).__name__} is not an on-policy algorithm: record PPO, A2C, TRPO or "
             "MaskablePPO"
         )
-    if not isinstance(buffer.observations, np.ndarray):
-        raise OptionError("observations must be one array, not a Dict: flatten them first")
     if hasattr(buffer, "hidden_states_pi"):
         raise OptionError(
             f"{type(model).__name__} chooses actions by more than the observation (memory), which "
@@ -265,6 +261,7 @@ def _facts(model: OnPolicyAlgorithm) -> dict[str, Any]:
     """What a history's metadata say about the run."""
     family = SB3Policy.from_model(model)
     hidden = plain_hidden(model.policy)
+    network = None if hidden is not None else network_facts(model.policy)
     action_space = model.action_space
     spec = _spec_name(model.get_env())
     return {
@@ -278,6 +275,7 @@ def _facts(model: OnPolicyAlgorithm) -> dict[str, Any]:
             "family": type(family).__name__,
             "hidden": None if hidden is None else list(hidden),
             "n_parameters": family.n_parameters,
+            **({} if network is None else {"network": network}),
         },
         **{
             name: int(space.n)
@@ -304,9 +302,16 @@ def normaliser_notes(env: VecEnv) -> dict[str, Any]:
     if normaliser is None or not normaliser.norm_obs:
         return {}
     statistics: Any = normaliser.obs_rms
+    by_name = isinstance(statistics, dict)  # of Dict observations
+
+    def told(what: str) -> Any:
+        if by_name:
+            return {name: getattr(one, what).tolist() for name, one in statistics.items()}
+        return getattr(statistics, what).tolist()
+
     return {
-        "observation_mean": statistics.mean.tolist(),
-        "observation_var": statistics.var.tolist(),
+        "observation_mean": told("mean"),
+        "observation_var": told("var"),
         "observation_epsilon": float(normaliser.epsilon),
         "observation_clip": float(normaliser.clip_obs),
     }

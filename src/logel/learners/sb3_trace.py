@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from logel.data.facts import call_with_facts
+from logel.data.observations import storable, together
 from logel.errors import MissingExtraError, OptionError
 from logel.rewards.features import RewardFeatures, StepFeatures
 from logel.types import Array
@@ -18,6 +19,23 @@ except ImportError as error:
     raise MissingExtraError("stable-baselines3", "sb3") from error
 
 
+def in_one(observations: Any, n_axes: int, *, single: bool = False) -> Array:
+    """Observations in one array, those of a Dict by their names.
+
+    Args:
+        observations: An array, or arrays by name.
+        n_axes: How many axes come first, those of times and environments.
+        single: Whether double floats become single ones, which are all that a policy sees.
+    """
+    if isinstance(observations, Mapping):
+        parts = {n: in_one(part, n_axes, single=single) for n, part in observations.items()}
+        shape = next(iter(parts.values())).shape[:n_axes]
+        flat = {n: storable(x.reshape(-1, *x.shape[n_axes:])) for n, x in parts.items()}
+        return together(flat).reshape(shape)
+    array = np.asarray(observations)
+    return array.astype(np.float32) if single and array.dtype == np.float64 else array
+
+
 class RawObservations:
     """What the environments said before `VecNormalize` changed it, terminal states included.
 
@@ -26,9 +44,7 @@ class RawObservations:
     """
 
     def __init__(self, normaliser: VecNormalize) -> None:
-        original = normaliser.get_original_obs()
-        assert isinstance(original, np.ndarray)
-        self.observations: Array = original
+        self.observations: Array = in_one(normaliser.get_original_obs(), 1)
         self.terminal: dict[int, Array] = {}
         self._venv = normaliser.venv
         self._step_wait = self._venv.step_wait
@@ -37,8 +53,7 @@ class RawObservations:
     def _watched(self) -> Any:
         result = self._step_wait()
         observations, _, dones, infos = result
-        assert isinstance(observations, np.ndarray)
-        self.observations = observations
+        self.observations = in_one(observations, 1)
         self.terminal = {int(i): _terminal(infos[i]) for i in np.flatnonzero(dones)}
         return result
 
@@ -100,7 +115,8 @@ class Trace:
 
     def _take_raw(self, t: int, local: Mapping[str, Any], tap: RawObservations | None) -> Array:
         self._before[t] = self._now
-        self._now[:] = self._after[t] = local["new_obs"] if tap is None else tap.observations
+        following = in_one(local["new_obs"], 1) if tap is None else tap.observations
+        self._now[:] = self._after[t] = following
         for i in np.flatnonzero(local["dones"]):
             # The observation shown is the next episode's first already.
             ended = _terminal(local["infos"][i]) if tap is None else tap.terminal[int(i)]
@@ -116,9 +132,10 @@ class Trace:
             self._table = np.empty((*self.terminated.shape, np.size(rows[0])))
         self._table[t] = rows
 
-    def following(self, observations: Array, last: Array) -> Array:
+    def following(self, observations: Array, last: Any) -> Array:
         """The state each step led to, as the policy would have seen it."""
-        result = np.concatenate([observations[1:], last[None].astype(observations.dtype)])
+        end = in_one(last, 1)[None].astype(observations.dtype)
+        result = np.concatenate([observations[1:], end])
         for (t, i), terminal in self._terminal.items():
             result[t, i] = terminal
         return result
@@ -162,7 +179,10 @@ def _terminal(info: Mapping[str, Any]) -> Array:
             'an environment ended an episode without saying info["terminal_observation"]: use the '
             "vector environments of Stable-Baselines3"
         )
-    return np.array(info["terminal_observation"])
+    last = info["terminal_observation"]
+    if isinstance(last, Mapping):
+        return np.asarray(in_one({name: np.asarray(x)[None] for name, x in last.items()}, 1)[0])
+    return np.array(last)
 
 
 def _reported(info: Mapping[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -113,8 +113,12 @@ class Policy(ABC):
         """Parameters of the action distribution, one row per observation."""
 
     @abstractmethod
+    def log_density(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Log-probability (density) of each action under its row of outputs, shape (N,)."""
+
     def log_prob(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
         """Log-probability (density) of each action, shape (N,)."""
+        return self.log_density(self.outputs(theta, observations), actions)
 
     @abstractmethod
     def sample(self, theta: npt.ArrayLike, observations: Array, rng: np.random.Generator) -> Array:
@@ -200,8 +204,17 @@ class Policy(ABC):
 
     def scores(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
         """Gradient of each row's log-probability, shape (N, d)."""
-        single = torch.func.grad(lambda th, o, a: self.log_prob(th, o[None], a[None])[0])
-        return torch.func.vmap(single, in_dims=(None, 0, 0))(theta, observations, actions)
+        single = torch.func.grad(lambda th, x, a: self.log_density(self._alone(th, x), a[None])[0])
+        each = torch.func.vmap(single, in_dims=(None, 0, 0))
+        return each(theta, self.inputs(observations), actions)
+
+    def inputs(self, observations: Tensor) -> Any:
+        """Prepared observations, in the form in which single rows are differentiated."""
+        return observations
+
+    def _alone(self, theta: Tensor, inputs: Any) -> Tensor:
+        """Outputs of a single row out of `inputs`, shape (1, o)."""
+        return self.outputs(theta, inputs[None])
 
     def vjp(
         self, theta: Tensor, observations: Tensor, actions: Tensor, cotangents: Tensor
@@ -251,9 +264,9 @@ class Policy(ABC):
 
     def _fisher_diagonal(self, theta: Tensor, observations: Tensor, weight: Tensor) -> Tensor:
         root = self.fisher_root(self.outputs(theta, observations))
-        single = torch.func.grad(lambda th, o, r: (self.outputs(th, o[None])[0] * r).sum())
-        batched = torch.func.vmap(single, in_dims=(None, 0, 0))
+        single = torch.func.grad(lambda th, x, r: (self._alone(th, x)[0] * r).sum())
+        batched, inputs = torch.func.vmap(single, in_dims=(None, 0, 0)), self.inputs(observations)
         total = torch.zeros_like(theta)
         for column in root.unbind(dim=2):
-            total += (weight[:, None] * batched(theta, observations, column) ** 2).sum(dim=0)
+            total += (weight[:, None] * batched(theta, inputs, column) ** 2).sum(dim=0)
         return total

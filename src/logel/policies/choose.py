@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -12,6 +13,7 @@ from logel.data.history import LearningHistory
 from logel.data.limits import ask_memory
 from logel.data.stage import Stage
 from logel.errors import OptionError
+from logel.policies.architecture import policy_of_facts
 from logel.policies.base import Policy
 from logel.policies.gaussian import LinearGaussian
 from logel.policies.networks import MLPCategorical, MLPGaussian
@@ -30,21 +32,28 @@ def choose_policy(
 ) -> Policy:
     """A policy family that fits a history's observations and actions.
 
-    `auto` takes tables for discrete observations and networks otherwise. If recorded parameters
+    `auto` takes the network that was told, tables for discrete observations, and tanh networks
+    otherwise. If recorded parameters
     are to be used (`known`), a network that cannot be the recorded one is refused.
     """
     _check_device(device)
     if family not in ("auto", "tabular", "linear", "mlp"):
         raise OptionError(f"unknown policy family {family!r}: auto, tabular, linear or mlp")
+    if family == "auto" and (network := _network(history)) is not None:
+        return policy_of_facts(network, device=device)
+    policy = _chosen(history, family, known, device)
+    if known:
+        _check_alike(history, policy)
+    return policy
+
+
+def _chosen(history: LearningHistory, family: str, known: bool, device: str) -> Policy:
     signature = history.signature
     if family == "auto":
         tabular = _numbered(history) and not (known and _recorded_network(history))
         family = "tabular" if tabular and signature.discrete_actions else "mlp"
     family_of = _discrete_policy if signature.discrete_actions else _continuous_policy
-    policy = family_of(history, family, math.prod(signature.observation_shape), device)
-    if known:
-        _check_alike(history, policy)
-    return policy
+    return family_of(history, family, math.prod(signature.observation_shape), device)
 
 
 def tells_family(history: LearningHistory) -> bool:
@@ -141,6 +150,12 @@ def _numbered(history: LearningHistory) -> bool:
 def _n_inputs(history: LearningHistory, width: int) -> int:
     """Of a network: numbers in an observation, or an indicator for each numbered state."""
     return _count(history, "n_states", _largest_state) if _numbered(history) else width
+
+
+def _network(history: LearningHistory) -> Any:
+    """What rebuilds a network that is no plain one, None if nothing is said."""
+    recorded = history.metadata.get("policy")
+    return recorded.get("network") if isinstance(recorded, dict) else None
 
 
 def _recorded_network(history: LearningHistory) -> bool:

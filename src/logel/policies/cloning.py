@@ -328,5 +328,9 @@ def _ascended(
 
 
 def _single(data: Counted) -> tuple[Tensor, Tensor]:
-    actions = data.actions.float() if data.actions.is_floating_point() else data.actions
-    return data.observations.float(), actions
+    observations, actions = (
+        # Bytes and numbers of states stay what they are.
+        part.float() if part.is_floating_point() else part
+        for part in (data.observations, data.actions)
+    )
+    return observations, actions

@@ -87,9 +87,9 @@ class GaussianPolicy(Policy):
         means = self.means(theta[: self.n_mean_parameters], observations)
         return self.completed(theta, means)
 
-    def log_prob(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
+    def log_density(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Log-density of each action, shape (N,)."""
-        means, log_std = self.outputs(theta, observations).chunk(2, dim=1)
+        means, log_std = outputs.chunk(2, dim=1)
         scaled = (actions - means) * torch.exp(-log_std)
         return (-0.5 * scaled**2 - log_std - 0.5 * _LOG_2PI).sum(dim=1)
 

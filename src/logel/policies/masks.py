@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from logel.data.observations import as_numbers
 from logel.data.stage import Stage
 from logel.errors import HistoryError, OptionError, PolicyError
 from logel.policies.base import Policy
@@ -101,7 +102,7 @@ def with_masks_behind(stage: Stage) -> Stage:
     Nobody recorded what was legal in the last state of an episode, so that it is not seen any more.
     """
     assert stage.action_masks is not None
-    flat = stage.observations.reshape(stage.n_steps, -1).astype(float)
+    flat = as_numbers(stage.observations)
     seen = np.concatenate([flat, stage.action_masks], axis=1)
     return replace(stage, observations=seen, last_observations=None, action_masks=None)
 

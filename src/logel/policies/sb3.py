@@ -3,15 +3,14 @@
 Only the part that chooses actions counts: features extractor (if it has parameters), policy
 network, action network, log-deviations, flattened in this order, every layer's weight before its
 bias. For a plain tanh network that is the order of `MLPGaussian` and `MLPCategorical`, and those
-are what `SB3Policy.from_model` returns; any other network is called as it is.
+are what `SB3Policy.from_model` returns; any other network is called as it is (`TorchPolicy`).
 """
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from os import PathLike
@@ -20,25 +19,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from logel.errors import MissingExtraError, PolicyError
+from logel.policies.architecture import ACTIVATIONS
 from logel.policies.base import Policy
-from logel.policies.gaussian import GaussianPolicy
 from logel.policies.networks import MLPCategorical, MLPGaussian, one_hot
 from logel.policies.sb3_checkpoint import read_checkpoint, space_kind
-from logel.policies.softmax import SoftmaxPolicy
+from logel.policies.torch_policy import TorchPolicy
 from logel.types import Array, Float
-
-Inputs = Callable[[Tensor], Tensor]
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh,
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "leaky_relu": nn.LeakyReLU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-}
 
 
 def policy_parameters(model: Any) -> Float:
@@ -81,43 +71,46 @@ def checkpoint_parameters(path: str | PathLike[str]) -> Float:
     return np.concatenate([*parts, *([] if log_std is None else [log_std])])
 
 
-class SB3Policy(Policy):
-    """The family of a Stable-Baselines3 actor-critic policy.
-
-    Attributes:
-        module: Maps prepared observations to means or logits; its own parameters only give the
-            shapes, theta always travels as an argument.
-        prepare_inputs: Turns observations into the tensor the module expects.
-    """
-
-    module: nn.Module
-    prepare_inputs: Inputs
+class SB3Policy:
+    """Families of Stable-Baselines3's actor-critic policies."""
 
     @classmethod
-    def from_model(cls, model: Any, *, device: str = "cpu") -> Policy:
+    def from_model(cls, model: Any, *, device: str = "cpu", precision: str | None = None) -> Policy:
         """The family of a model's policy (or of a policy): PPO, A2C, TRPO, MaskablePPO.
 
         Masks are no part of it: they are recorded with the history (`action_masks`).
 
+        Args:
+            model: The model, or its policy.
+            device: Where tensors live.
+            precision: See `TorchPolicy`; by default single for policies that see images.
+
         Returns:
             `MLPGaussian` or `MLPCategorical` for a plain tanh network on vectors, whose
-            derivatives are written out; else an adapter around a copy of the network.
+            derivatives are written out; else a `TorchPolicy` of a copy of the network.
         """
         policy = _actor_critic(model)
         _check_distribution(policy)
-        discrete = not hasattr(policy, "log_std")
-        outputs = int(policy.action_net.out_features)
         hidden = plain_hidden(policy)
         if hidden is not None:
+            discrete, outputs = not hasattr(policy, "log_std"), int(policy.action_net.out_features)
             widths = (int(policy.features_dim), *hidden, outputs)
             numbered = shows_states(policy.observation_space)
             return _tanh_network(widths, discrete=discrete, device=device, one_hot=numbered)
         actor = nn.Sequential(
             policy.pi_features_extractor, policy.mlp_extractor.policy_net, policy.action_net
         )
-        module = copy.deepcopy(actor).to(device=device, dtype=torch.float64).eval()
-        prepare = _Preprocess(policy.observation_space, bool(policy.normalize_images))
-        return _adapter(module, prepare, outputs, discrete, device)
+        seen = _stored(policy.observation_space)
+        parts = seen.spaces.values() if isinstance(seen, spaces.Dict) else (seen,)
+        images = any(shows_pictures(part) for part in parts)
+        return TorchPolicy(
+            actor,
+            policy.action_space,
+            observations=seen if isinstance(seen, spaces.Dict) else None,
+            prepare_inputs=_Preprocess(policy.observation_space, bool(policy.normalize_images)),
+            precision=precision or ("single" if images else "double"),
+            device=device,
+        )
 
     @classmethod
     def from_checkpoint(
@@ -144,80 +137,12 @@ class SB3Policy(Policy):
         parts: list[nn.Module] = [nn.Flatten()]
         for width, out in pairwise(widths):
             parts += [nn.Linear(width, out), ACTIVATIONS[activation]()]
+        prepare = partial(one_hot, n_states=widths[0]) if numbered else None
+        n = widths[-1]
+        actions = spaces.Discrete(n) if discrete else spaces.Box(-np.inf, np.inf, (n,))
         # Nothing comes after the last layer.
-        module = nn.Sequential(*parts[:-1]).to(device=device, dtype=torch.float64).eval()
-        prepare = partial(one_hot, n_states=widths[0]) if numbered else _identity
-        return _adapter(module, prepare, widths[-1], discrete, device)
-
-    @property
-    def n_mean_parameters(self) -> int:
-        """Number of parameters of the network."""
-        return sum(value.numel() for value in self.module.parameters())
-
-    @property
-    def floats_per_step(self) -> int:
-        """Outputs of the module's layers, and as much again for the backward pass."""
-        widths = (
-            int(getattr(m, "out_features", 0) or getattr(m, "out_channels", 0) * 400)
-            for m in self.module.modules()
-        )
-        return 4 * sum(widths) + 64
-
-    def prepare_observations(self, observations: Array) -> Tensor:
-        """Observations as the network takes them, N rows."""
-        return self.prepare_inputs(torch.tensor(np.asarray(observations), device=self.device))
-
-    def outputs(self, theta: Tensor, observations: Tensor) -> Tensor:
-        """Parameters of the action distribution, one row per observation."""
-        return self.completed(theta, self.means(theta, observations))
-
-    def means(self, theta: Tensor, observations: Tensor) -> Tensor:
-        """What the network puts out (means or logits) for the first parameters of theta."""
-        tensors, at = {}, 0
-        for name, value in self.module.named_parameters():
-            tensors[name] = theta[at : at + value.numel()].reshape(value.shape)
-            at += value.numel()
-        return torch.func.functional_call(self.module, tensors, (observations,))
-
-    def initial(self, rng: np.random.Generator) -> Float:
-        """Fan-in scaled normal weights, zero biases, a small last layer, unit deviations."""
-        named = list(self.module.named_parameters())
-        last = max(i for i, (_, value) in enumerate(named) if value.ndim > 1)
-        parts = []
-        for index, (name, value) in enumerate(named):
-            if value.ndim > 1:
-                scale = (0.01 if index == last else 1.0) / np.sqrt(value[0].numel())
-                parts.append(scale * rng.standard_normal(value.numel()))
-            else:
-                parts.append(np.full(value.numel(), 0.0 if name.endswith("bias") else 1.0))
-        parts.append(np.zeros(self.n_parameters - self.n_mean_parameters))
-        return np.concatenate(parts)
-
-
-@dataclass(frozen=True, eq=False)
-class SB3Gaussian(SB3Policy, GaussianPolicy):
-    """A diagonal Gaussian around any network, with state-independent deviations."""
-
-    module: nn.Module = field(repr=False)
-    prepare_inputs: Inputs = field(repr=False)
-    action_dim: int
-    sigma: None = None
-    device: str = "cpu"
-
-
-@dataclass(frozen=True, eq=False)
-class SB3Categorical(SB3Policy, SoftmaxPolicy):
-    """A softmax over any network's logits."""
-
-    module: nn.Module = field(repr=False)
-    prepare_inputs: Inputs = field(repr=False)
-    n_actions: int
-    device: str = "cpu"
-
-    @property
-    def n_parameters(self) -> int:
-        """Number d of parameters."""
-        return self.n_mean_parameters
+        module = nn.Sequential(*parts[:-1])
+        return TorchPolicy(module, actions, prepare_inputs=prepare, device=device)
 
 
 def _tanh_network(
@@ -228,16 +153,78 @@ def _tanh_network(
     return family(inputs, outputs, hidden=tuple(hidden), device=device, one_hot=one_hot)
 
 
-def _adapter(
-    module: nn.Module, prepare: Inputs, outputs: int, discrete: bool, device: str
-) -> SB3Policy:
-    if discrete:
-        return SB3Categorical(module, prepare, outputs, device=device)
-    return SB3Gaussian(module, prepare, outputs, device=device)
+def _stored(space: Any) -> Any:
+    """The space of observations as histories hold them: single floats are all that is seen."""
+    if isinstance(space, spaces.Dict):
+        for name, part in space.spaces.items():
+            if not isinstance(part, spaces.Box):
+                raise PolicyError(
+                    f"part {name!r} of the observations is in {part}: histories hold Dict "
+                    "observations of Boxes, so write it as numbers"
+                )
+        return spaces.Dict({name: _stored(part) for name, part in space.spaces.items()})
+    if isinstance(space, spaces.Box) and space.dtype == np.float64:
+        return spaces.Box(-np.inf, np.inf, space.shape, np.float32)
+    return space
 
 
-def _identity(observations: Tensor) -> Tensor:
-    return observations.to(torch.float64)
+def network_facts(policy: Any) -> dict[str, Any] | None:
+    """What rebuilds a policy's network (`logel.policies.architecture`); None if nothing does.
+
+    What a subclass does with its layers cannot be known: only Stable-Baselines3's own count.
+    """
+    from stable_baselines3.common.policies import (
+        ActorCriticCnnPolicy,
+        ActorCriticPolicy,
+        MultiInputActorCriticPolicy,
+    )
+    from stable_baselines3.common.torch_layers import MlpExtractor
+
+    own = (ActorCriticPolicy, ActorCriticCnnPolicy, MultiInputActorCriticPolicy)
+    layers = list(policy.mlp_extractor.policy_net)
+    inputs, hidden = _inputs(policy), linear_widths(layers[0::2])
+    activation = _one_activation(layers[1::2])
+    plain = type(policy) in own and type(policy.mlp_extractor) is MlpExtractor
+    if not (plain and policy.normalize_images) or None in (inputs, hidden, activation):
+        return None
+    assert hidden is not None
+    actions = policy.action_space
+    sizes = np.ravel(getattr(actions, "nvec", getattr(actions, "n", int(np.prod(actions.shape)))))
+    return {
+        "inputs": inputs,
+        "hidden": list(hidden),
+        "activation": activation,
+        "actions": type(actions).__name__,
+        "sizes": [int(n) for n in sizes],
+    }
+
+
+def _one_activation(between: Iterable[nn.Module]) -> str | None:
+    """The name of what lies between all layers alike; any, if there is nothing."""
+    names = {str(kind()): name for name, kind in ACTIVATIONS.items()}
+    texts = {str(layer) for layer in between} or {str(nn.Tanh())}
+    return names.get(texts.pop()) if len(texts) == 1 else None
+
+
+def _inputs(policy: Any) -> list[dict[str, Any]] | None:
+    """The part of the facts about what is observed, if all of it is flattened or convolved."""
+    from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN
+
+    extractor, space = policy.pi_features_extractor, policy.observation_space
+    named: dict[str | None, tuple[Any, Any]] = {None: (extractor, space)}
+    if type(extractor) is CombinedExtractor:
+        named = {n: (part, space.spaces[n]) for n, part in extractor.extractors.items()}
+    found = []
+    for name, (part, seen) in named.items():
+        image = shows_pictures(seen)
+        flat = type(part) in (FlattenExtractor, nn.Flatten) and shows_vectors(seen)
+        if not flat and not (type(part) is NatureCNN and image):
+            return None
+        features = None if flat else int(part.linear[0].out_features)
+        found.append(
+            {"name": name, "shape": list(seen.shape), "features": features, "bytes": image}
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -247,14 +234,12 @@ class _Preprocess:
     space: Any
     normalize_images: bool
 
-    def __call__(self, observations: Tensor) -> Tensor:
+    def __call__(self, observations: Any) -> Any:
         from stable_baselines3.common.preprocessing import preprocess_obs
 
         if shows_vectors(self.space):
-            return observations.to(torch.float64)
-        result = preprocess_obs(observations, self.space, normalize_images=self.normalize_images)
-        assert isinstance(result, Tensor)
-        return result.to(torch.float64)
+            return observations
+        return preprocess_obs(observations, self.space, normalize_images=self.normalize_images)
 
 
 def _actor_critic(model: Any) -> Any:
@@ -286,17 +271,23 @@ def is_maskable(policy: Any) -> bool:
 
 def _check_distribution(policy: Any) -> None:
     from stable_baselines3.common.distributions import (
+        BernoulliDistribution,
         CategoricalDistribution,
         DiagGaussianDistribution,
+        MultiCategoricalDistribution,
     )
 
     # Masked distributions have a class for each kind of actions.
-    known = (CategoricalDistribution, DiagGaussianDistribution)
+    known = (
+        *(CategoricalDistribution, DiagGaussianDistribution),
+        *(MultiCategoricalDistribution, BernoulliDistribution),
+    )
     masked = type(policy.action_dist).__name__ == "MaskableCategoricalDistribution"
     if not (type(policy.action_dist) in known or (masked and is_maskable(policy))):
         raise PolicyError(
-            f"policies with {type(policy.action_dist).__name__} are not supported: use Discrete "
-            "or Box actions, without state-dependent exploration (use_sde)"
+            f"policies with {type(policy.action_dist).__name__} are not supported: use Discrete, "
+            "MultiDiscrete, MultiBinary or Box actions, without state-dependent exploration "
+            "(use_sde)"
         )
     if hasattr(policy, "lstm_actor"):
         raise PolicyError("recurrent policies remember, so their actions cannot be explained")
@@ -312,16 +303,17 @@ def _actor_tensors(policy: Any) -> list[Tensor]:
 
 def shows_states(space: Any) -> bool:
     """Whether observations are numbers of states, from 0."""
-    from gymnasium import spaces
-
     return isinstance(space, spaces.Discrete) and space.start == 0
 
 
 def shows_vectors(space: Any) -> bool:
     """Whether observations are vectors of numbers, images not counted."""
-    from gymnasium import spaces
-
     return isinstance(space, spaces.Box) and space.dtype != np.uint8
+
+
+def shows_pictures(space: Any) -> bool:
+    """Whether observations are pictures, which are stored as bytes."""
+    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) > 1
 
 
 def plain_hidden(policy: Any) -> tuple[int, ...] | None:

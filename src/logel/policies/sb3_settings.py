@@ -16,7 +16,8 @@ from torch import nn
 
 from logel.data.settings import HUGE, LearnerSettings
 from logel.errors import MissingExtraError
-from logel.policies.sb3 import ACTIVATIONS, linear_widths, shows_states, shows_vectors
+from logel.policies.architecture import ACTIVATIONS
+from logel.policies.sb3 import linear_widths, shows_states, shows_vectors
 from logel.policies.sb3_checkpoint import checkpoint_facts, optimizer_group, read_checkpoint
 from logel.types import Array
 

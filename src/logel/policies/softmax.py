@@ -73,9 +73,9 @@ class SoftmaxPolicy(Policy):
         """Actions as an integer tensor, shape (N,)."""
         return torch.tensor(np.asarray(actions), dtype=torch.int64, device=self.device)
 
-    def log_prob(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
+    def log_density(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Log-probability of each action, shape (N,)."""
-        logits = torch.log_softmax(self.outputs(theta, observations), dim=-1)
+        logits = torch.log_softmax(outputs, dim=-1)
         return logits.gather(1, actions[:, None])[:, 0]
 
     def probabilities(self, theta: npt.ArrayLike, observations: Array) -> Float:

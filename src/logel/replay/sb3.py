@@ -21,8 +21,9 @@ from torch import Tensor
 from logel.data.settings import LearnerSettings
 from logel.data.stage import Stage
 from logel.errors import MissingExtraError, OptionError
+from logel.policies.architecture import ACTIVATIONS
 from logel.policies.base import Policy
-from logel.policies.sb3 import ACTIVATIONS, policy_parameters, set_policy_parameters
+from logel.policies.sb3 import policy_parameters, set_policy_parameters
 from logel.policies.sb3_settings import model_settings
 from logel.replay.batch import Batch
 from logel.replay.learner import (

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -20,6 +21,8 @@ from logel.worlds.products import Climb
 
 # Groups of episodes left out of a pooled world in turn: each costs a fit.
 N_GROUPS = 10
+# Bytes of a row beyond which its digest stands for it.
+_LONG_KEY = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +195,12 @@ def natural_of(landscape: Landscape, information: Float) -> Landscape:
 
 def row_keys(rows: Array) -> Array:
     """One opaque value for each row, equal where rows are."""
-    flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
+    rows = np.ascontiguousarray(rows)
+    if rows.nbytes > _LONG_KEY * max(len(rows), 1):
+        # Frames are told apart by digests: nobody can make two with the same one.
+        flat = rows.view(np.uint8).reshape(len(rows), -1)
+        return np.array([blake2b(row.data, digest_size=16).digest() for row in flat], dtype="V16")
+    flat = rows.reshape(len(rows), -1)
     if flat.dtype.kind == "f":
         flat = flat + flat.dtype.type(0)  # minus zero is zero
     return flat.view(np.dtype((np.void, flat.itemsize * flat.shape[1]))).reshape(-1)

@@ -17,13 +17,15 @@ are unbiased, whatever it says. A smaller lambda trades variance for the critic'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from logel.data.stage import Stage
 from logel.types import Float
+from logel.worlds.coordinates import Axes, Sketch, narrow, wide
 from logel.worlds.own_episodes import discounted_to_go
 
 # Rows' worth of belief that a state is worth what the others are: matters where few were seen.
@@ -126,16 +128,20 @@ def _merge(groups: Float, n_groups: int) -> Float:
 class StateScale:
     """Mean and spread of the observations of all stages, to put coordinates on one scale."""
 
-    mean: Float  # of the flattened observations, shape (o,)
+    mean: Float  # of the coordinates, shape (o,): the observations' numbers or, of wide ones, fewer
     spread: Float  # standard deviation, 1 where it vanishes
     largest: float
     smallest: float
     longest: int  # rows of the longest episode
     discrete: bool  # whether observations are single integers
+    axes: Mapping[str, Axes] = field(default_factory=dict)  # of wide parts
 
     def coordinates(self, observations: npt.NDArray[np.generic]) -> Float:
         """Standardised coordinates, shape (N, o), cut at five deviations."""
-        flat = np.asarray(observations, dtype=float).reshape(len(observations), -1)
+        flat = narrow(observations)
+        if self.axes:
+            parts = wide(observations)
+            flat = np.concatenate([flat, *(self.axes[n](parts[n]) for n in self.axes)], axis=1)
         return np.clip((flat - self.mean) / self.spread, -5, 5)
 
     @property
@@ -182,10 +188,15 @@ class ScaleSums:
         self.mean = self.scatter = np.zeros(0)
         self.largest, self.smallest = -np.inf, np.inf
         self.discrete = True
+        self._sketches: dict[str, Sketch] = {}
 
     def add(self, stage: Stage) -> None:
         """Include a stage's observations (Chan's parallel update)."""
-        flat = stage.observations.reshape(stage.n_steps, -1).astype(float)
+        flat = narrow(stage.observations)
+        for name, part in wide(stage.observations).items():
+            if name not in self._sketches:
+                self._sketches[name] = Sketch(part[0].size)
+            self._sketches[name].add(part)
         mean = flat.mean(axis=0)
         scatter = ((flat - mean) ** 2).sum(axis=0)
         if self.count == 0:
@@ -197,9 +208,9 @@ class ScaleSums:
         self.count += len(flat)
         seen = [flat]
         if stage.last_observations is not None:
-            seen.append(stage.last_observations.reshape(stage.n_episodes, -1).astype(float))
-        self.largest = max(self.largest, *(float(part.max()) for part in seen))
-        self.smallest = min(self.smallest, *(float(part.min()) for part in seen))
+            seen.append(narrow(stage.last_observations))
+        self.largest = max(self.largest, *(float(part.max(initial=-np.inf)) for part in seen))
+        self.smallest = min(self.smallest, *(float(part.min(initial=np.inf)) for part in seen))
         self.longest = max(self.longest, int(stage.lengths.max()))
         self.discrete &= stage.signature.discrete_observations and flat.shape[1] == 1
 
@@ -207,4 +218,9 @@ class ScaleSums:
         """Of all stages added."""
         spread = np.sqrt(self.scatter / self.count)
         safe = np.where(spread > 1e-12 * np.maximum(np.abs(self.mean), 1e-300), spread, 1.0)
-        return StateScale(self.mean, safe, self.largest, self.smallest, self.longest, self.discrete)
+        axes = {name: sketch.axes() for name, sketch in self._sketches.items()}
+        mean = np.concatenate([self.mean, *(np.zeros(len(a.spread)) for a in axes.values())])
+        safe = np.concatenate([safe, *(a.spread for a in axes.values())])
+        return StateScale(
+            *(mean, safe, self.largest, self.smallest, self.longest, self.discrete), axes=axes
+        )

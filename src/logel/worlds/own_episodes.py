@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from logel.data.observations import as_numbers, width
 from logel.data.stage import Stage
 from logel.errors import Choice, OptionError, check_gamma
 from logel.policies.base import Policy
@@ -242,12 +243,11 @@ def _state_basis(stage: Stage) -> Float:
     """
     time = stage.times / max(int(stage.times.max()), 1)
     powers = np.stack([np.ones_like(time), time, time**2, time**3], axis=1)
-    flat = stage.observations.reshape(stage.n_steps, -1)
-    if stage.signature.discrete_observations and flat.shape[1] == 1:
-        states, index = np.unique(flat[:, 0], return_inverse=True)
+    if stage.signature.discrete_observations and width(stage.observations) == 1:
+        states, index = np.unique(stage.observations.ravel(), return_inverse=True)
         indicators = np.eye(len(states))[index]
         return np.concatenate([indicators, time[:, None] * indicators, powers], axis=1)
-    flat = flat.astype(float)
+    flat = as_numbers(stage.observations)
     spread = flat.std(axis=0)
     standard = np.clip((flat - flat.mean(axis=0)) / np.where(spread > 0, spread, 1.0), -5, 5)
     return np.concatenate([powers, standard, standard**2], axis=1)

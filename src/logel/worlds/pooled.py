@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from logel.data.observations import as_numbers
 from logel.data.stage import Stage
 from logel.errors import HistoryError, OptionError
 from logel.policies.base import Policy
@@ -335,8 +336,8 @@ def _rows(stage: Stage, policy: Policy, t: int, gamma: float) -> _Rows:
         observations=observations,
         actions=actions,
         following=policy.prepare_observations(following),
-        raw=_flat(stage.observations),
-        raw_following=_flat(following),
+        raw=as_numbers(stage.observations),
+        raw_following=as_numbers(following),
         going=going,
         known=known,
         times=stage.times,
@@ -345,10 +346,6 @@ def _rows(stage: Stage, policy: Policy, t: int, gamma: float) -> _Rows:
         group=np.repeat(member, stage.lengths),
         n_episodes=np.bincount(member, minlength=N_GROUPS).astype(float),
     )
-
-
-def _flat(observations: Array) -> Float:
-    return np.asarray(observations, dtype=float).reshape(len(observations), -1)
 
 
 def _polynomials(z: Float) -> Float:
