@@ -37,7 +37,7 @@ _RATE, _UPDATES, _PASSES = 2e-3, 200, 4
 # Share of a round in which the rate rises; rows in a minibatch: a share of all within two bounds.
 _RISING, _BATCHES, _SMALLEST_BATCH, _BATCH = 0.1, 50, 32, 512
 # A round without progress is repeated at a smaller rate, so often. Another one brings about a tenth
-# of what the last one did: where held-out steps could not tell a tenth from chance, that was enough.
+# of what the last did: where held-out steps cannot tell a tenth from chance, that was enough.
 _CUT, _CUTS, _TELLING = 0.3, 2, 10.0
 # Adam's decay rates of the mean and of the squares.
 _MEAN, _SQUARES = 0.9, 0.999
@@ -198,7 +198,7 @@ def _log_prob(policy: Policy, theta: Tensor, data: Counted) -> Tensor:
 
 
 def _single(data: Counted) -> Counted:
-    """In single precision, which is exact enough for parameters that are not searched to the end."""
+    """In single precision: exact enough for what is not searched to the end."""
     return Counted(*(part.float() if part.is_floating_point() else part for part in data))
 
 

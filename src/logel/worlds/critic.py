@@ -185,23 +185,25 @@ class ScaleSums:
 
     def add(self, stage: Stage) -> None:
         """Include a stage's observations (Chan's parallel update)."""
-        flat = stage.observations.reshape(stage.n_steps, -1).astype(float)
-        mean = flat.mean(axis=0)
-        scatter = ((flat - mean) ** 2).sum(axis=0)
+        # Few long columns are summed many times faster than many short rows.
+        rows = stage.observations.reshape(stage.n_steps, -1)
+        flat = np.array(rows.T, dtype=float, order="C")
+        ends = [float(flat.min()), float(flat.max())]
+        mean, n, width = flat.mean(axis=1), stage.n_steps, len(flat)
+        flat -= mean[:, None]
+        scatter = np.einsum("ij,ij->i", flat, flat)
         if self.count == 0:
             self.mean, self.scatter = mean, scatter
         else:
-            shift, share = mean - self.mean, len(flat) / (self.count + len(flat))
+            shift, share = mean - self.mean, n / (self.count + n)
             self.scatter = self.scatter + scatter + shift**2 * self.count * share
             self.mean = self.mean + shift * share
-        self.count += len(flat)
-        seen = [flat]
-        if stage.last_observations is not None:
-            seen.append(stage.last_observations.reshape(stage.n_episodes, -1).astype(float))
-        self.largest = max(self.largest, *(float(part.max()) for part in seen))
-        self.smallest = min(self.smallest, *(float(part.min()) for part in seen))
+        self.count += n
+        if (last := stage.last_observations) is not None:
+            ends += [float(last.min()), float(last.max())]
+        self.largest, self.smallest = max(self.largest, *ends), min(self.smallest, *ends)
         self.longest = max(self.longest, int(stage.lengths.max()))
-        self.discrete &= stage.signature.discrete_observations and flat.shape[1] == 1
+        self.discrete &= stage.signature.discrete_observations and width == 1
 
     def scale(self) -> StateScale:
         """Of all stages added."""
