@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,12 @@ from logel.inference.gauge import direction_error
 from logel.inference.infer import METHODS
 from logel.inference.status import Status
 from logel.learners.tabular import GPOMDPLearner, RandomWalk, SoftValueIteration, observe
-from logel.policies.networks import MLPCategorical
+from logel.policies.base import Policy
+from logel.policies.gaussian import LinearGaussian
+from logel.policies.networks import MLPCategorical, MLPGaussian
 from logel.policies.softmax import LinearSoftmax, TabularSoftmax
 from logel.rewards.features import FunctionFeatures, OneHotAreas
+from logel.workers import Serial
 
 GRID = GridMap.parse("..b\n.d.\no.g")
 MDP = gridworld_mdp(GRID, gamma=0.9)
@@ -227,6 +231,46 @@ def test_what_takes_little_memory_is_read_once(method: str, known: bool) -> None
     source = Counted(history)
     infer_reward(replace(history, source=source), POLICY, gamma=0.9, method=method)
     assert source.reads == [1] * 5
+
+
+def drawn(policy: Policy, *, known: bool) -> LearningHistory:
+    """Four stages of a policy that moves, in observations of three numbers."""
+    rng, stages = np.random.default_rng(0), []
+    theta = policy.initial(rng)
+    for _ in range(4):
+        theta = theta + 0.2 * rng.standard_normal(len(theta))
+        seen = rng.standard_normal((120, 3))
+        acted, features = policy.sample(theta, seen, rng), rng.standard_normal((120, 2))
+        lengths, ended, last = np.full(12, 10), np.zeros(12, dtype=bool), seen[:12]
+        parameters = theta if known else None
+        stages.append(Stage(seen, acted, lengths, ended, last, features, parameters))
+    return LearningHistory.from_stages(stages)
+
+
+@pytest.mark.parametrize("method", ["paper", "authors", "two-step", "mirror"])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(
+    "policy", [MLPGaussian(3, 1, hidden=(4,)), LinearGaussian(3, 1)], ids=["network", "linear"]
+)
+def test_large_histories_are_read_twice(
+    method: str, known: bool, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logel.data.contents._KEPT", 0.0)
+    history = drawn(policy, known=known)
+    source = Counted(history)
+    ask = partial(infer_reward, policy=policy, gamma=0.9, method=method)
+    found = ask(replace(history, source=source))
+    # Once to look, and to clone, and once to infer.
+    assert source.reads == [2] * 4
+    # Where pieces are done by others, a stage is looked at and cloned at different times.
+    there = ask(history, workers=_Elsewhere())
+    np.testing.assert_array_equal(found.weights, there.weights)
+    if not known:
+        np.testing.assert_array_equal(found.held_out, there.held_out)
+
+
+class _Elsewhere(Serial):
+    """Other workers than this process, but in it."""
 
 
 @pytest.mark.parametrize("method", ["default", "joint", "two-step", "mirror", "paper"])

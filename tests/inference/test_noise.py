@@ -28,7 +28,7 @@ def information(rng: np.random.Generator, d: int, rank: int) -> np.ndarray:
 
 
 def products(matrix: np.ndarray) -> ProductFisher:
-    return ProductFisher(len(matrix), lambda v: matrix @ v, lambda: np.diagonal(matrix).copy())
+    return ProductFisher(len(matrix), lambda v: matrix @ v, lambda _: np.diagonal(matrix).copy())
 
 
 def grams_of(steps: Steps) -> np.ndarray:

@@ -464,6 +464,35 @@ def test_networks_do_not_learn_small_stages_by_heart(n_episodes: int) -> None:
     assert seconds < slow / 2
 
 
+def test_mean_scores_are_those_of_the_likelihood() -> None:
+    for policy in (MLPGaussian(3, 2, hidden=(5,), sigma=0.7), MLPCategorical(3, 4, hidden=(5,))):
+        stage, truth = network_stage(policy, 0)
+        theta, rows = policy.tensor(truth), policy.prepare(stage)
+        general = Policy.mean_score(policy, theta, *rows)  # by automatic differentiation
+        torch.testing.assert_close(policy.mean_score(theta, *rows), general)
+        # In single precision as well, whatever the family is told of its deviations.
+        acted = rows[1].float() if rows[1].is_floating_point() else rows[1]
+        single = policy.mean_score(theta.float(), rows[0].float(), acted)
+        assert single.dtype == torch.float32
+        torch.testing.assert_close(single.double(), general, atol=1e-5, rtol=1e-4)
+
+
+def test_short_stages_of_networks_cost_no_more_than_long_ones() -> None:
+    network = MLPGaussian(3, 2, hidden=(16,))
+    updates = []
+    for n in (1000, 16_000):
+        rng = np.random.default_rng(3)
+        truth = network.initial(rng) + 0.3 * rng.standard_normal(network.n_parameters)
+        stages = []
+        for _ in range(4):
+            truth = truth + 0.02 * rng.standard_normal(network.n_parameters)
+            seen = rng.normal(size=(n, 3))
+            stages.append(sampled_stage(network, truth, seen, rng, n_episodes=10))
+        path = clone(stages, network, rng=np.random.default_rng(4))
+        updates.append(sum(found.iterations for found in path.clones[1:]))
+    assert updates[0] <= 1.5 * updates[1]
+
+
 def test_early_stopping_always_leaves_an_episode_to_learn_from() -> None:
     network = MLPGaussian(3, 2, hidden=(4,))
     stage = network_stage(network, 0)[0].take(np.arange(2))

@@ -267,7 +267,7 @@ def test_fisher_solvers_agree_on_any_matrix(roots: Any, ridge: float) -> None:
     forms: list[Fisher] = [
         BlockFisher(blocks),
         DenseFisher(dense),
-        ProductFisher(6, lambda v: dense @ v, lambda: np.diagonal(dense).copy()),
+        ProductFisher(6, lambda v: dense @ v, lambda _: np.diagonal(dense).copy()),
     ]
     for form in forms:
         np.testing.assert_allclose(form.solve(right, ridge=ridge), expected, atol=1e-5)
@@ -290,7 +290,7 @@ def test_singular_information_gives_the_minimum_norm_solution() -> None:
 
 
 def product_form(matrix: Any) -> ProductFisher:
-    return ProductFisher(len(matrix), lambda v: matrix @ v, lambda: np.diagonal(matrix).copy())
+    return ProductFisher(len(matrix), lambda v: matrix @ v, lambda _: np.diagonal(matrix).copy())
 
 
 def test_products_that_are_not_enough_give_the_minimum_norm_solution() -> None:

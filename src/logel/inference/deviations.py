@@ -18,6 +18,7 @@ from logel.types import Array, Float
 _LEVEL = 0.05
 # Standard errors, and share, from which on given deviations are called contradicted.
 _ERRORS, _SHARE = 4.0, 0.1
+_ROWS_AT_ONCE = 2**12
 # Relative error below which deviations are known well enough to call them constant.
 _SURE = 0.1
 
@@ -39,8 +40,7 @@ class Deviations:
         freedom = len(x) - x.shape[1]
         if freedom < 1:
             return
-        left = actions - x @ np.linalg.lstsq(x, actions, rcond=None)[0]
-        self._variances.append((left**2).sum(axis=0) / freedom)
+        self._variances.append((_unexplained(x, actions) ** 2).sum(axis=0) / freedom)
         self._freedom.append(freedom)
 
     def notes(self) -> tuple[str, ...]:
@@ -52,6 +52,19 @@ class Deviations:
         if self._policy.sigma is None:
             return _fixed_after_all(logs, freedom, mean)
         return _otherwise(mean, np.asarray(self._policy.sigma, float), np.sqrt(2 / freedom.sum()))
+
+
+def _unexplained(x: Float, actions: Float) -> Float:
+    """What is left of actions (N, k) by features (N, f), turned into few rows.
+
+    The triangular factor of both, side by side, block by block: blocks stay in the cache.
+    """
+    width = x.shape[1] + actions.shape[1]
+    triangle = np.zeros((0, width))
+    for at in range(0, len(x), _ROWS_AT_ONCE):
+        rows = np.concatenate([x[at : at + _ROWS_AT_ONCE], actions[at : at + _ROWS_AT_ONCE]], 1)
+        triangle = np.linalg.qr(np.concatenate([triangle, rows]), mode="r")
+    return np.asarray(triangle[x.shape[1] :, x.shape[1] :])
 
 
 def _fixed_after_all(logs: Float, freedom: Array, mean: Float) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ class _Rows:
             q = rows.shape[1]
             self.total, self.products = np.zeros(q), np.zeros((q, q))
         self.count += len(rows)
-        self.total = self.total + rows.sum(axis=0)
+        self.total = self.total + np.ones(len(rows)) @ rows
         self.products = self.products + rows.T @ rows
 
     def level(self, direction: Float) -> float | None:
@@ -60,7 +60,7 @@ class Endings:
         going = np.ones(len(paid), dtype=bool)
         going[last] = False
         self._ending.add(paid[last])
-        self._going.add(paid[going])
+        self._going.add(paid[going] if len(last) else paid)
 
     def reason(self, direction: Float, names: Sequence[str]) -> str | None:
         """Why a silent direction is silent, if it pays steps alike and ends alike; else None."""

@@ -109,19 +109,21 @@ class FeatureMoments:
     def add(self, stage: Stage) -> None:
         """Include a stage's features (Chan's parallel update, stable for large offsets)."""
         assert stage.features is not None
-        x = stage.features.astype(float)
-        mean, low, high = x.mean(axis=0), x.min(axis=0), x.max(axis=0)
-        scatter = (x - mean).T @ (x - mean)
+        # Few long columns are summed many times faster than many short rows.
+        x = np.array(stage.features.T, dtype=float, order="C")
+        mean, low, high = x.mean(axis=1), x.min(axis=1), x.max(axis=1)
+        x -= mean[:, None]
+        scatter = x @ x.T
         if self.count == 0:
             self.mean, self.scatter, self.origin = mean, scatter, mean
             self.low, self.high = low, high
         else:
             shift = mean - self.mean
-            share = len(x) / (self.count + len(x))
+            share = stage.n_steps / (self.count + stage.n_steps)
             self.scatter += scatter + np.outer(shift, shift) * self.count * share
             self.mean = self.mean + shift * share
             self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
-        self.count += len(x)
+        self.count += stage.n_steps
         self.any_terminated |= bool(stage.terminated.any())
 
     @property

@@ -42,6 +42,7 @@ from logel.inference.shared import shared_estimate
 from logel.inference.status import Status
 from logel.inference.watched import Look, Watched, naming, unheard
 from logel.policies.base import Policy
+from logel.policies.cloning import CloneConfig
 from logel.replay.learner import Learner
 from logel.rules.functions import Basis, StateFeatures
 from logel.rules.rates import Rates
@@ -249,6 +250,8 @@ class Request:
     def one(self, watched: Watched) -> tuple[Found, Gauge, Asked]:
         """What one history shows."""
         contradicted = _contradicted(watched)
+        if "look" not in watched.__dict__:
+            watched = replace(watched, cloning=self._cloning(watched))
         name, chosen = choose_method(self.method, watched, self.learner)
         if watched.world is not None and chosen.coordinates is not Coordinates.PATH:
             raise OptionError(f"a given world is used by method 'joint', not by '{name}'")
@@ -276,6 +279,20 @@ class Request:
             *(notes, contradicted, watched.extremes.furthest()),
         )
         return found, gauge, facts
+
+    def _cloning(self, watched: Watched) -> CloneConfig | None:
+        """How stages are cloned as they are looked at, where that is settled before.
+
+        Several workers clone later: a stage has to wait for others, and reading should not.
+        """
+        convex, default = watched.policy.convex, self.method == "default"
+        method = "mirror" if default else self.method
+        chosen = Method.named(method) if isinstance(method, str) else method
+        if watched.run is not SERIAL or chosen.coordinates is Coordinates.PATH:
+            return None
+        if default and convex:
+            return None  # "joint", if there are few enough rows, clones otherwise
+        return (chosen if self.intervals else chosen.without_intervals(watched.policy)).clone
 
     def several(
         self, histories: Histories, pool_world: bool, report: Progress, run: Executor
@@ -328,8 +345,9 @@ def _along_path(watched: Watched, look: Look, method: Method) -> _Outcome:
 
 def _by_replay(watched: Watched, look: Look, method: Method, learner: Learner | None) -> _Outcome:
     """Policies move as the learner's own code moves them."""
-    other, gauge, _, _ = _in_functions(watched, look, METHODS["mirror"])
     parameters, path = stage_parameters(watched, look, method)
+    look = replace(look, cloned=path)  # they are the same for both
+    other, gauge, _, _ = _in_functions(watched, look, METHODS["mirror"])
     found = find_by_replay(watched, method, parameters, gauge, other, learner)
     if found.rule == "replay":
         # What Jacobians hardly tell is no matter here: intervals are those of replayed updates.

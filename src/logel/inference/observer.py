@@ -24,8 +24,8 @@ from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
 from logel.inference.watched import naming
 from logel.policies.base import Policy
-from logel.policies.cloned_path import parent, still_needed
-from logel.policies.cloning import Clone, clone_stage
+from logel.policies.cloned_path import Cloner
+from logel.policies.cloning import Clone
 from logel.rewards.features import feature_names, featured
 from logel.threads import limited_threads
 from logel.types import FeatureFunction, Float
@@ -77,10 +77,7 @@ class Observer:
         self.method = chosen if intervals else chosen.without_intervals(policy)
         self.intervals = intervals
         self._given_names, self._use_parameters = feature_names, use_parameters
-        rng = np.random.default_rng(seed)
-        # Where cloning begins, and clones at which later ones start.
-        self._starts: dict[int | None, Float] = {None: policy.initial(rng)}
-        self._number = int(rng.integers(2**63))
+        self._cloner = Cloner(policy, self.method.clone, np.random.default_rng(seed))
         self._signature: Signature | None = None
         self._names: tuple[str, ...] = ()
         self._clones: list[CloneFacts] = []
@@ -129,9 +126,6 @@ class Observer:
             theta, cloned = self._policy_of(stage)
             steps.take(steps.recorder(stage, (theta, cloned)), learning_rate)
         if cloned is not None:
-            self._starts[t] = theta
-            needed = still_needed(t, self.method.clone)
-            self._starts = {at: self._starts[at] for at in needed}
             self._clones.append(CloneFacts.of(cloned, self.method.clone.prior_strength))
         assert stage.features is not None
         if t == 0:
@@ -175,12 +169,7 @@ class Observer:
     def _policy_of(self, stage: Stage) -> tuple[Float, Clone | None]:
         """The stage's parameters, known or cloned."""
         if not (self._use_parameters and stage.parameters is not None):
-            config = self.method.clone
-            clone = clone_stage(
-                *(stage, self.policy, config),
-                start=self._starts[parent(self._n_stages, config)],
-                rng=np.random.default_rng([self._number, self._n_stages]),
-            )
+            clone = self._cloner.add(stage)
             return clone.parameters, clone
         if len(stage.parameters) != self.policy.n_parameters:
             raise HistoryError(

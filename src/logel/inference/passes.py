@@ -22,6 +22,8 @@ def stage_parameters(
     """Parameters of every stage, and the clones behind them if they are not known."""
     if look.parameters is not None:
         return look.parameters, None
+    if look.cloned is not None and look.cloned.config == method.clone:
+        return look.cloned.parameters, look.cloned
     return known_or_cloned(
         watched.history,
         watched.policy,

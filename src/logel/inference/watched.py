@@ -22,7 +22,8 @@ from logel.inference.extremes import Extremes
 from logel.inference.gauge import FeatureMoments, Gauge, check_identified
 from logel.inference.gauge_sums import GaugeSums, common_gauge
 from logel.policies.base import Policy
-from logel.policies.cloned_path import known_parameters
+from logel.policies.cloned_path import ClonedPath, Cloner, known_parameters
+from logel.policies.cloning import Clone, CloneConfig
 from logel.rewards.features import feature_names, featured
 from logel.types import Array, FeatureFunction, Float, Progress
 from logel.workers import SERIAL, Executor
@@ -43,6 +44,8 @@ class Watched:
         world: What is known of the world, or None.
         company: The learners it is inferred together with, itself among them, or None.
         run: What runs independent pieces of work.
+        cloning: How policies that are not known are cloned as soon as their stage is looked at, so
+            that it is not read again for that; None: they are not, or later.
     """
 
     history: LearningHistory
@@ -57,6 +60,7 @@ class Watched:
     world: KnownWorld | None = None
     company: Company | None = None
     run: Executor = SERIAL
+    cloning: CloneConfig | None = None
 
     def stages(self) -> Iterator[Stage]:
         """The stages with features, checked against the policy; errors name the stage."""
@@ -120,6 +124,7 @@ class Watched:
         seen, scale, episodes, n_rows = GaugeSums(self.gamma, legal), ScaleSums(), [], 0
         first_episodes, deviations, extremes = [], Deviations(self.policy), self.extremes
         ends: list[Array] = []
+        cloned: list[Clone] = []
         for t, stage in enumerate(self.stages()):
             with naming(t):
                 extremes.add(stage)
@@ -130,10 +135,15 @@ class Watched:
             ends = [*ends[:1], stage.observations[:SOME_ROWS].copy()]  # a view would keep all
             n_rows += stage.n_steps
             first_episodes.append(stage.take(np.zeros(1, dtype=int)))
+            what = "reading"
             if self.use_parameters and stage.parameters is not None:  # else cloning has more to say
                 size = (t, stage.n_episodes, stage.n_steps)
                 logger.info("stage %d: %d episodes, %d steps, known parameters", *size)
-            self.report("reading", t + 1, len(self.history))
+            elif self._cloner is not None:
+                with naming(t):
+                    cloned.append(self._cloner.add(stage))
+                what = "cloning"
+            self.report(what, t + 1, len(self.history))
         known = None
         if self.use_parameters:
             # First episodes carry the parameters and spare the check a pass of its own.
@@ -147,7 +157,14 @@ class Watched:
         names = feature_names(self.history, self.features, len(seen.moments.scale))
         unusual = deviations.notes() if known is None else ()
         found = names, seen, scale.scale(), min(episodes), n_rows, known
-        return Look(*found, (ends[0], ends[-1]), unusual)
+        path = ClonedPath(tuple(cloned), self.cloning) if cloned and self.cloning else None
+        return Look(*found, (ends[0], ends[-1]), unusual, path)
+
+    @cached_property
+    def _cloner(self) -> Cloner | None:
+        if self.cloning is None:
+            return None
+        return Cloner(self.policy, self.cloning, np.random.default_rng(self.seed))
 
 
 def unheard(what: str, done: int, total: int) -> None:
@@ -208,6 +225,7 @@ class Look:
             wanted.
         ends: Some observations of the first and the last stage.
         unusual: What contradicts the family.
+        cloned: Clones of all stages, if they were made meanwhile.
     """
 
     names: tuple[str, ...]
@@ -218,6 +236,7 @@ class Look:
     parameters: Float | None
     ends: tuple[Array, Array]
     unusual: tuple[str, ...] = ()
+    cloned: ClonedPath | None = None
 
     def unlearns(self, policy: Policy, parameters: Float, kept: float | None = None) -> bool:
         """Whether a path (m + 1, d) loses what was decided at its beginning."""

@@ -228,6 +228,12 @@ class Policy(ABC):
         (rows,) = torch.autograd.grad(value, theta, cotangents.T, is_grads_batched=True)
         return rows.T
 
+    def mean_score(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
+        """Gradient of the rows' mean log-probability, shape (d,)."""
+        theta = theta.detach().requires_grad_(True)
+        value = self.log_prob(theta, observations, actions).mean()
+        return torch.autograd.grad(value, theta)[0]
+
     def fisher(self, theta: Tensor, observations: Tensor, counts: Tensor | None = None) -> Fisher:
         """Information about theta in the given observations (optionally with multiplicities)."""
         theta = theta.detach()
@@ -246,13 +252,14 @@ class Policy(ABC):
             (product,) = torch.autograd.grad(value, point, inner)
             return np.asarray(product.cpu().numpy())
 
-        def diagonal() -> Float:
+        def diagonal(most: int | None) -> Float:
             total = torch.zeros_like(theta)
+            some = slice(None, None, max(1, len(weight) // (most or len(weight))))
+            rows, times = observations[some], weight[some] * (weight.sum() / weight[some].sum())
             block = max(1, 2**22 // self.n_parameters)
-            for start in range(0, len(observations), block):
-                total += self._fisher_diagonal(
-                    theta, observations[start : start + block], weight[start : start + block]
-                )
+            for start in range(0, len(rows), block):
+                part = slice(start, start + block)
+                total += self._fisher_diagonal(theta, rows[part], times[part])
             return np.asarray(total.cpu().numpy())
 
         return ProductFisher(self.n_parameters, product, diagonal)

@@ -77,6 +77,32 @@ def clone(
     return ClonedPath(tuple(clones), config)
 
 
+class Cloner:
+    """Clones stages as they come, in order; the same clones as `clone`'s.
+
+    Args:
+        policy: The family to fit.
+        config: Choices.
+        rng: Chooses held-out episodes and a network's starting point.
+    """
+
+    def __init__(self, policy: Policy, config: CloneConfig, rng: np.random.Generator) -> None:
+        self._policy, self.config, self._n_stages = policy, config, 0
+        # Where cloning begins, and clones at which later ones start.
+        self._starts: dict[int | None, Float] = {None: policy.initial(rng)}
+        self._number = int(rng.integers(2**63))
+
+    def add(self, stage: Stage) -> Clone:
+        """Clone the next stage."""
+        t, config = self._n_stages, self.config
+        start, rng = self._starts[parent(t, config)], np.random.default_rng([self._number, t])
+        found = clone_stage(stage, self._policy, config, start=start, rng=rng)
+        self._starts[t], self._n_stages = found.parameters, t + 1
+        self._starts = {at: self._starts[at] for at in still_needed(t, config)}
+        _log(t, stage.n_episodes, found)
+        return found
+
+
 def _pieces(
     stages: LearningHistory | Sequence[Stage], run: Executor
 ) -> tuple[StageSource | None, list[tuple[int, Stage | None]]]:

@@ -12,7 +12,7 @@ never visited no logit at all. `cloned_path` clones all stages.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -30,11 +30,21 @@ logger = logging.getLogger(__name__)
 # Where the likelihood is not convex, stages up to this size are fitted to convergence if they have
 # so many steps per parameter: explaining noise then costs d / 2n, at most 1/60 nat a step.
 _MANY_STEPS, _STEPS_PER_PARAMETER = 1024, 30
-# Early stopping: most and fewest rows in a minibatch; in between a pass has four updates, or small
-# stages would need hundreds of passes. First rate, passes without progress before the rate is cut,
-# the cut, how often; and the share set aside when the configuration asks for none.
-_BATCH, _SMALLEST_BATCH, _UPDATES = 512, 32, 4
-_RATE, _PATIENCE, _CUT, _CUTS, _ASIDE = 1e-3, 2, 0.3, 3, 0.1
+# Early stopping goes in rounds, in each of which Adam's rate rises to this and falls to nothing.
+# The first one has so many updates, or as many as this number of passes has; each has twice those
+# of the one before it. So stages cost alike however few their steps.
+_RATE, _UPDATES, _PASSES = 2e-3, 200, 4
+# Share of a round in which the rate rises; rows in a minibatch: a share of all within two bounds.
+_RISING, _BATCHES, _SMALLEST_BATCH, _BATCH = 0.1, 50, 32, 512
+# A round without progress is repeated at a smaller rate, so often. Another one brings about a tenth
+# of what the last did: where held-out steps cannot tell a tenth from chance, that was enough.
+_CUT, _CUTS, _TELLING = 0.3, 2, 10.0
+# Adam's decay rates of the mean and of the squares.
+_MEAN, _SQUARES = 0.9, 0.999
+# Share set aside when the configuration asks for none.
+_ASIDE = 0.1
+# Rows from which the typical parameter's information is told.
+_SOME_ROWS = 2048
 
 
 class CloneMethod(Choice):
@@ -111,8 +121,8 @@ class Clone:
 
     @cached_property
     def typical_information(self) -> float:
-        """The median parameter's, which takes a while for networks."""
-        return float(np.median(self.fisher.diagonal()))
+        """About the median parameter, as some of the data tell it."""
+        return float(np.median(self.fisher.diagonal(_SOME_ROWS)))
 
 
 def clone_stage(
@@ -121,12 +131,14 @@ def clone_stage(
     """Clone one stage, warm-started at `start`."""
     centre = start if config.prior_centre == "previous" else np.zeros_like(start)
     search = _Search(policy, config, start, centre)
-    data = policy.counted(stage)
+    data = scored = policy.counted(stage)
     held_out = float("nan")
     if stops_early(policy, stage, config):
-        rest, test = _split(policy, stage, config.holdout or _ASIDE, rng)
+        parts = _split(policy, stage, config.holdout or _ASIDE, rng)
+        rest, test = map(_single, parts)
         theta, converged, iterations = search.early_stopping(rest, test, rng)
         held_out = _log_likelihood(policy, theta, test)
+        scored = _single(data)
     else:
         theta, converged, iterations = search.fit(data)
         if 0 < round(config.holdout * stage.n_episodes) < stage.n_episodes:
@@ -136,7 +148,7 @@ def clone_stage(
     return Clone(
         parameters=theta,
         fisher=policy.fisher(policy.tensor(theta), data.observations, data.counts),
-        log_likelihood=_log_likelihood(policy, theta, data),
+        log_likelihood=_log_likelihood(policy, theta, scored),
         held_out=held_out,
         converged=converged,
         iterations=iterations,
@@ -175,9 +187,19 @@ def _split(
 
 def _log_likelihood(policy: Policy, theta: Float, data: Counted) -> float:
     """Mean per step."""
+    values = _log_prob(policy, policy.tensor(theta).to(data.counts), data)
+    return float((data.counts * values).sum() / data.counts.sum())
+
+
+def _log_prob(policy: Policy, theta: Tensor, data: Counted) -> Tensor:
+    """Of every row, shape (N,)."""
     with torch.no_grad():
-        values = policy.log_prob(policy.tensor(theta), data.observations, data.actions)
-        return float((data.counts * values).sum() / data.counts.sum())
+        return policy.log_prob(theta, data.observations, data.actions)
+
+
+def _single(data: Counted) -> Counted:
+    """In single precision: exact enough for what is not searched to the end."""
+    return Counted(*(part.float() if part.is_floating_point() else part for part in data))
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,41 +287,55 @@ class _Search:
         return theta.detach().cpu().numpy(), converged, iterations
 
     def early_stopping(self, data: Counted, test: Counted, rng: np.random.Generator) -> Fitted:
-        """Passes of Adam in single precision; the parameters that predict the test steps best."""
-        observations, actions, tests = *_single(data), _single(test)
-        batch = min(_BATCH, max(_SMALLEST_BATCH, len(actions) // _UPDATES))
-        theta = self.policy.tensor(self.start).float().requires_grad_(True)
-        centre = self.policy.tensor(self.centre).float()
-        pull = 0.5 * self.config.prior_strength / len(actions)
-        optimiser = torch.optim.Adam([theta], lr=_RATE)
-
-        def score() -> float:
-            with torch.no_grad():
-                return float(self.policy.log_prob(theta, *tests).mean())
-
-        best, kept, waited, cuts = score(), theta.detach().clone(), 0, 0
-        for epoch in range(1, self.config.max_iterations + 1):
-            order = torch.from_numpy(rng.permutation(len(actions))).to(theta.device)
-            for at in range(0, len(order), batch):
-                rows = order[at : at + batch]
-                optimiser.zero_grad()
-                fit = self.policy.log_prob(theta, observations[rows], actions[rows]).mean()
-                loss: Tensor = pull * ((theta - centre) ** 2).sum() - fit
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
-            if (value := score()) > best:
-                best, kept, waited = value, theta.detach().clone(), 0
-                continue
-            waited += 1
-            if waited >= _PATIENCE:
+        """Rounds of Adam in single precision, each from the parameters that predict `test` best."""
+        policy, n = self.policy, len(data.actions)
+        batch = min(n, max(_SMALLEST_BATCH, min(n // _BATCHES, _BATCH)))
+        updates, made, cuts = max(1, min(_UPDATES, _PASSES * n // batch)), 0, 0
+        kept = policy.tensor(self.start).to(data.counts)
+        best = _log_prob(policy, kept, test)
+        while made * batch < self.config.max_iterations * n:
+            tried = self.round(kept, data, batch, updates, _RATE * _CUT**cuts, rng)
+            made += updates
+            reached = _log_prob(policy, tried, test)
+            gained = (reached - best).double()
+            if not (gain := float(gained.mean())) > 0:
                 if cuts == _CUTS:
-                    return kept.double().cpu().numpy(), True, epoch
-                # From the best so far, in smaller steps.
-                waited, cuts = 0, cuts + 1
-                with torch.no_grad():
-                    theta.copy_(kept)
-                optimiser = torch.optim.Adam([theta], lr=_RATE * _CUT**cuts)
-        return kept.double().cpu().numpy(), False, self.config.max_iterations
+                    return kept.double().cpu().numpy(), True, made
+                cuts += 1
+                continue
+            best, kept, updates = reached, tried, 2 * updates
+            told = float(gained.std(correction=0)) / len(gained) ** 0.5
+            if made >= _UPDATES and gain < _TELLING * told:
+                return kept.double().cpu().numpy(), True, made
+        return kept.double().cpu().numpy(), False, made
+
+    def round(
+        self,
+        start: Tensor,
+        data: Counted,
+        batch: int,
+        updates: int,
+        rate: float,
+        rng: np.random.Generator,
+    ) -> Tensor:
+        """Where Adam goes in so many minibatches, of passes in random orders.
+
+        Written out: torch.optim compiles, which takes a second to import and as long as the rest.
+        """
+        theta, centre = start.clone(), self.policy.tensor(self.centre).to(start)
+        mean, squares = torch.zeros_like(theta), torch.zeros_like(theta)
+        pull = self.config.prior_strength / len(data.actions)
+        parts = _minibatches(data, batch, rng)
+        for k in range(1, updates + 1):
+            score = self.policy.mean_score(theta, *next(parts))
+            score.sub_(theta - centre, alpha=pull)
+            mean.lerp_(score, 1 - _MEAN)
+            squares.mul_(_SQUARES).addcmul_(score, score, value=1 - _SQUARES)
+            done = k / (updates + 1)
+            now = rate * min(done / _RISING, (1 - done) / (1 - _RISING)) / (1 - _MEAN**k)
+            sizes = (squares / (1 - _SQUARES**k)).sqrt_().add_(1e-8)
+            theta.addcdiv_(mean, sizes, value=now)
+        return theta
 
     def few_adam_steps(self, data: Counted) -> Fitted:
         """Three steps of Adam at rate .5 on the mean log-likelihood plus .01 times the entropy."""
@@ -327,10 +363,13 @@ def _ascended(
     return None
 
 
-def _single(data: Counted) -> tuple[Tensor, Tensor]:
-    observations, actions = (
-        # Bytes and numbers of states stay what they are.
-        part.float() if part.is_floating_point() else part
-        for part in (data.observations, data.actions)
-    )
-    return observations, actions
+def _minibatches(
+    data: Counted, batch: int, rng: np.random.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Observations and actions of so many rows, for ever."""
+    n = len(data.actions)
+    while True:
+        order = torch.from_numpy(rng.permutation(n)).to(data.actions.device)
+        for at in range(0, n - batch + 1, batch):
+            rows = order[at : at + batch]
+            yield data.observations.index_select(0, rows), data.actions.index_select(0, rows)

@@ -40,8 +40,8 @@ class Fisher(ABC):
         """Product with vectors, shape (d,) or (d, k)."""
 
     @abstractmethod
-    def diagonal(self) -> Float:
-        """Shape (d,)."""
+    def diagonal(self, most: int | None = None) -> Float:
+        """Shape (d,); told from about so many rows of the data where all take long."""
 
     @abstractmethod
     def solve(self, vectors: Float, *, ridge: float = 0.0) -> Float:
@@ -67,7 +67,7 @@ class DenseFisher(Fisher):
         """Product with vectors, shape (d,) or (d, k)."""
         return np.asarray(self.matrix @ vectors)
 
-    def diagonal(self) -> Float:
+    def diagonal(self, most: int | None = None) -> Float:
         """Shape (d,)."""
         return np.diagonal(self.matrix).copy()
 
@@ -102,7 +102,7 @@ class BlockFisher(Fisher):
         """Product with vectors, shape (d,) or (d, k)."""
         return self._joined(self.blocks @ self._split(vectors), vectors.shape)
 
-    def diagonal(self) -> Float:
+    def diagonal(self, most: int | None = None) -> Float:
         """Shape (d,)."""
         diagonal = np.einsum("skk->sk", self.blocks).reshape(-1)
         return diagonal if self.free is None else diagonal[self.free]
@@ -141,7 +141,8 @@ class ProductFisher(Fisher):
     dense_affordable: ClassVar[bool] = False
     n_parameters: int
     product: Callable[[Float], Float]  # maps (d,) to (d,)
-    make_diagonal: Callable[[], Float]  # computes the diagonal, shape (d,)
+    # Computes the diagonal, shape (d,), from about so many rows, or from all.
+    make_diagonal: Callable[[int | None], Float]
 
     def matvec(self, vectors: Float) -> Float:
         """Product with vectors, shape (d,) or (d, k)."""
@@ -149,9 +150,9 @@ class ProductFisher(Fisher):
             return self.product(vectors)
         return np.stack([self.product(column) for column in vectors.T], axis=1)
 
-    def diagonal(self) -> Float:
+    def diagonal(self, most: int | None = None) -> Float:
         """Shape (d,)."""
-        return self.make_diagonal()
+        return self.make_diagonal(most)
 
     def solve(self, vectors: Float, *, ridge: float = 0.0) -> Float:
         """Solution x of (F + ridge I) x = vectors by conjugate gradients, Jacobi-preconditioned.

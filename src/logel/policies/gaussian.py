@@ -76,7 +76,7 @@ class GaussianPolicy(Policy):
         if self.sigma is None:
             return theta[self.n_mean_parameters :]
         sigma = np.broadcast_to(np.asarray(self.sigma, dtype=np.float64), (self.action_dim,))
-        return self.tensor(np.log(sigma))
+        return self.tensor(np.log(sigma)).to(theta)
 
     def completed(self, theta: Tensor, values: Tensor) -> Tensor:
         """Means and log-deviations, shape (N, 2 k)."""

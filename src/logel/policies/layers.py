@@ -123,7 +123,7 @@ class Layers:
         for index in reversed(range(len(layers))):
             yield activations[index], back
             if index > 0:
-                back = (back @ layers[index][0]) * (1.0 - activations[index] ** 2)
+                back = torch.ops.aten.tanh_backward(back @ layers[index][0], activations[index])
 
 
 class LayeredPolicy(Policy):
@@ -170,6 +170,11 @@ class LayeredPolicy(Policy):
         result = self.layers.vjp(theta.detach(), values, last, cotangents)
         return result if own is None else torch.cat([result, own.T @ cotangents])
 
+    def mean_score(self, theta: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
+        """Gradient of the rows' mean log-probability, shape (d,)."""
+        share = torch.full((len(observations), 1), 1 / len(observations)).to(theta)
+        return self.vjp(theta, observations, actions, share)[:, 0]
+
     def _forward(
         self, theta: Tensor, observations: Tensor, actions: Tensor
     ) -> tuple[list[Tensor], Tensor, Tensor | None]:
@@ -183,8 +188,10 @@ class LayeredPolicy(Policy):
         values = self.layers.activations(theta, self.layer_inputs(observations))
         outputs = self.limited(self.completed(theta, values[-1]), observations)
         roots = self.fisher_root(outputs)[:, : values[-1].shape[1]]
-        squares = [self.layers.squares(theta, values, r, weight) for r in roots.unbind(dim=2)]
-        total = torch.stack(squares).sum(dim=0)
+        total = theta.new_zeros(self.n_mean_parameters)
+        for root in roots.unbind(dim=2):
+            if root.any():  # not so where a column is about deviations alone
+                total += self.layers.squares(theta, values, root, weight)
         # A Gaussian has information 2 about each log-deviation.
         return torch.cat([total, (2 * weight.sum()).expand(self.n_parameters - len(total))])
 
@@ -216,7 +223,7 @@ class LinearPolicy(LayeredPolicy):
 def kronecker_vjp(inputs: Tensor, scores: Tensor, cotangents: Tensor) -> Tensor:
     """Sum over rows of (input (x) score) (x) cotangent, shape (f * k, q), as one product."""
     q = cotangents.shape[1]
-    if inputs.shape[1] < scores.shape[1]:
+    if q > 1 and inputs.shape[1] < scores.shape[1]:
         # Only the narrower factor is multiplied out row by row.
         swapped = kronecker_vjp(scores, inputs, cotangents)
         return swapped.reshape(scores.shape[1], -1, q).transpose(0, 1).reshape(-1, q)

@@ -192,27 +192,29 @@ class ScaleSums:
 
     def add(self, stage: Stage) -> None:
         """Include a stage's observations (Chan's parallel update)."""
-        flat = narrow(stage.observations)
         for name, part in wide(stage.observations).items():
             if name not in self._sketches:
                 self._sketches[name] = Sketch(part[0].size)
             self._sketches[name].add(part)
-        mean = flat.mean(axis=0)
-        scatter = ((flat - mean) ** 2).sum(axis=0)
+        # Few long columns are summed many times faster than many short rows.
+        flat = np.array(narrow(stage.observations).T, dtype=float, order="C")
+        ends = [float(flat.min(initial=np.inf)), float(flat.max(initial=-np.inf))]
+        mean, n, width = flat.mean(axis=1), stage.n_steps, len(flat)
+        flat -= mean[:, None]
+        scatter = np.einsum("ij,ij->i", flat, flat)
         if self.count == 0:
             self.mean, self.scatter = mean, scatter
         else:
-            shift, share = mean - self.mean, len(flat) / (self.count + len(flat))
+            shift, share = mean - self.mean, n / (self.count + n)
             self.scatter = self.scatter + scatter + shift**2 * self.count * share
             self.mean = self.mean + shift * share
-        self.count += len(flat)
-        seen = [flat]
+        self.count += n
         if stage.last_observations is not None:
-            seen.append(narrow(stage.last_observations))
-        self.largest = max(self.largest, *(float(part.max(initial=-np.inf)) for part in seen))
-        self.smallest = min(self.smallest, *(float(part.min(initial=np.inf)) for part in seen))
+            last = narrow(stage.last_observations)
+            ends += [float(last.min(initial=np.inf)), float(last.max(initial=-np.inf))]
+        self.largest, self.smallest = max(self.largest, *ends), min(self.smallest, *ends)
         self.longest = max(self.longest, int(stage.lengths.max()))
-        self.discrete &= stage.signature.discrete_observations and flat.shape[1] == 1
+        self.discrete &= stage.signature.discrete_observations and width == 1
 
     def scale(self) -> StateScale:
         """Of all stages added."""
