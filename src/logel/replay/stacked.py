@@ -23,8 +23,6 @@ Views = list[tuple[Tensor, Tensor]]
 
 # Slope below zero of torch's leaky_relu.
 _LEAK = 0.01
-
-
 _MINUS_ONE = torch.tensor(-1.0)
 
 
