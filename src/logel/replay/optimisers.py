@@ -64,10 +64,14 @@ class Optimiser:
             some = active[:, 0].nonzero()[:, 0].tolist()
             parts = [[x[k] for k in some] for (x,) in parts]
             steps = [before[k, 0] for k in some]
+        values, slopes, means, squares = parts
         adam(
-            *parts,
-            [],
-            steps,
+            values,
+            slopes,
+            means,
+            squares,
+            max_exp_avg_sqs=[],
+            state_steps=steps,
             fused=True,
             amsgrad=False,
             beta1=self.options.get("beta1", 0.9),
