@@ -1,7 +1,7 @@
 """Replay from cloned policies against `mirror`, on Hopper and Reacher: which should be the default?
 
     python -m benchmarks.cloned_replay              # half an hour on one core
-    python -m benchmarks.cloned_replay --seeds 1 --updates 8
+    python -m benchmarks.cloned_replay --seeds 1 --updates 8 --worlds Hopper-v5
 
 PPO of Stable-Baselines3 with its default settings learns the environment's own reward, a linear
 function of ready-made features. Its episodes are all that is watched: policies are cloned, and
@@ -70,10 +70,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=1000)
     parser.add_argument("--updates", type=int, default=16)
+    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=WORLDS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     checks = []
-    for world in WORLDS:
+    for world in options.worlds:
         seeds = range(options.first_seed, options.first_seed + options.seeds)
         rows = [errors(world, seed, options.updates) for seed in seeds]
         means = {

@@ -17,7 +17,7 @@ from logel.policies.gaussian import LinearGaussian
 from logel.replay.batch import Batch, discounted_sums
 from logel.replay.course import Course
 from logel.replay.fates import Fates, Replay, simplex
-from logel.replay.fit import fit_replay
+from logel.replay.fit import fit_replay, lengths
 from logel.replay.learner import OneByOne
 from logel.replay.movement import Movement
 from logel.replay.search import best_scale, compared, searched
@@ -275,6 +275,14 @@ def test_bends_cancel_between_the_two_sides_of_a_pair() -> None:
     found = [replay.effects(centre, width * np.eye(3), 2)[0] for width in (0.01, 0.5)]
     # A parabola's slope at the middle is the same however far apart the two sides are.
     np.testing.assert_allclose(found[0], found[1], rtol=2e-2, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "before"),
+    [(5, [5]), (6, [6]), (13, [6]), (16, [6, 10]), (20, [6, 10]), (40, [6, 10, 16])],
+)
+def test_no_length_is_nearly_the_whole(n_steps: int, before: list[int]) -> None:
+    assert lengths(n_steps) == before
 
 
 def test_a_wrong_scale_is_mended_and_a_right_one_left() -> None:

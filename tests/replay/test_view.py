@@ -109,6 +109,17 @@ def test_centres_go_no_farther_than_effects_are_known() -> None:
     np.testing.assert_array_equal(near.towards_found(), near.found)
 
 
+def test_who_went_too_far_goes_half_as_far_from_then_on() -> None:
+    view = view_of(1000, at=0.2 * TRUTH)
+    there = view.corrected(view.towards_found(), view.middles)
+    tried, _ = view.distance(there.centre)
+    after = view.learning_from(there)
+    assert after.distance(after.towards_found())[0] == pytest.approx(0.5 * tried)
+    # So do those that begin from a better centre later on.
+    later = after.corrected(after.towards_found(), view.middles)
+    assert later.reach == after.reach == pytest.approx(0.5 * tried)
+
+
 def test_candidates_differ_as_much_in_all_directions() -> None:
     view = view_of(1000)
     flat = replace(view, effects=view.effects * np.array([1.0, 1e-3, 1.0])[:, None])

@@ -31,12 +31,12 @@ _SCALES, _SCALED = (0.25, 0.4, 0.63, 1.0, 1.6, 2.5), 10
 # Where more than this times chance is left of the first steps, the way goes on from better places:
 # after more rounds, and at the very beginning from other guesses.
 _WELL, _EXTRA, _BEGINNINGS = 2.5, 3, 3
-# The most rounds over all steps, and of these with effects measured.
-_ROUNDS, _MEASURED = 10, 3
+# The most other centres that are tried over all steps, and how often effects are measured there.
+_TRIED, _MEASURED = 6, 2
 # Where the next centre would be this near, in shares of the movement, it has arrived; or a little
 # farther but within what is chance (squared, per weight). Effects measured farther away than the
 # last are measured again first.
-_ARRIVED, _NEAR, _CHANCE, _AWAY = 0.01, 0.05, 0.5, 0.25
+_ARRIVED, _NEAR, _CHANCE, _AWAY = 0.01, 0.1, 0.5, 0.25
 # By how much a round must explain steps better, in logs of what is left, for another to follow.
 _GAIN = 0.03
 
@@ -87,11 +87,12 @@ def fit_replay(replay: Replay, centre: Float, n_fates: int) -> ReplayFit:
     centre, root, trace = _approached(replay, centre, n_fates)
     best = _measured(replay, centre, root, n_fates, m)
     trace, n_measured = [*trace, best.loss], 1
-    for _ in range(_ROUNDS):
+    last = len(trace) + _TRIED
+    while True:
         arrived, within = _near(best)
         weights = best.found if arrived else best.centre
         # A shift that is within chance is worth a try only if effects are known where it begins.
-        if not arrived and not (within and _stale(best, n_measured)):
+        if not arrived and not (within and _stale(best, n_measured)) and len(trace) < last:
             here = _better(replay, best, n_fates, m, trace) or best
             gained, best, weights = best.loss - here.loss, here, here.centre
             if gained > _GAIN:
@@ -122,7 +123,7 @@ def _approached(replay: Replay, centre: Float, n_fates: int) -> tuple[Float, Flo
         centre = view.towards_found()
         root = view.root(centre)
         if not scaled and (n_steps >= _SCALED or n_steps == further[-1]):
-            factor, scaled = best_scale(replay, centre, _SCALES, n_steps), True
+            factor, scaled = best_scale(replay, centre, _SCALES, min(n_steps, _SCALED)), True
             centre, root = factor * centre, factor * root
         if n_steps < further[-1]:
             view = _settled(replay, _measured(replay, centre, root, n_fates, n_steps), trace)
@@ -160,9 +161,9 @@ def _settled(replay: Replay, view: View, trace: list[float]) -> View:
 
 
 def lengths(n_steps: int) -> list[int]:
-    """How many steps are asked before all of them are."""
+    """How many steps are asked before all of them are: not nearly all, which costs as much."""
     found = [_EARLY]
-    while round(found[-1] * _FARTHER) < n_steps:
+    while round(found[-1] * _FARTHER) * _FARTHER <= n_steps:
         found.append(round(found[-1] * _FARTHER))
     return [n for n in found if n < n_steps] or [n_steps]
 
@@ -196,11 +197,11 @@ def _better(
     replay: Replay, best: View, n_fates: int, n_steps: int, trace: list[float]
 ) -> View | None:
     """Try what the best view foretells, half as far if that was too far; None if neither helps."""
-    centre = best.towards_found()
     for _ in range(2):
+        centre = best.towards_found()
         here = best.corrected(centre, replay.middles(centre, n_fates, n_steps))
         trace.append(here.loss)
         if here.loss < best.loss:
             return here
-        best, centre = best.learning_from(here), 0.5 * (centre + best.centre)
+        best = best.learning_from(here)
     return None

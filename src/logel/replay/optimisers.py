@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 Moments = dict[str, Tensor]
 
@@ -41,24 +42,46 @@ class Optimiser:
         """Move `flat` and `moments` in place."""
         if decay := self.options.get("weight_decay", 0.0):
             gradient = gradient.add(flat, alpha=decay)
+        if self.name == "Adam":
+            self._adam(flat, gradient, moments, rate, active)
+            return
         old = None if active is None else (flat.clone(), {k: v.clone() for k, v in moments.items()})
-        (self._adam if self.name == "Adam" else self._rmsprop)(flat, gradient, moments, rate)
+        self._rmsprop(flat, gradient, moments, rate)
         if active is not None and old is not None:
             flat.copy_(torch.where(active, flat, old[0]))
             for name, value in moments.items():
                 value.copy_(torch.where(active, value, old[1][name]))
 
-    def _adam(self, flat: Tensor, gradient: Tensor, moments: Moments, rate: float) -> None:
-        first = self.options.get("beta1", 0.9)
-        second = self.options.get("beta2", 0.999)
-        eps = self.options.get("eps", 1e-5)
-        step = moments["step"].add_(1.0)
-        moments["mean"].lerp_(gradient, 1 - first)
-        moments["square"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        # Corrections for the beginning, taken to where they cost a number a row.
-        spread = (1 - second**step).sqrt_()
-        root = moments["square"].sqrt().add_(eps * spread)
-        flat.addcmul_(moments["mean"].div(root), spread / (1 - first**step), value=-rate)
+    def _adam(
+        self, flat: Tensor, gradient: Tensor, moments: Moments, rate: float, active: Tensor | None
+    ) -> None:
+        """Torch's own, which goes through everything once."""
+        parts = [[x] for x in (flat, gradient, moments["mean"], moments["square"])]
+        before, after = moments["step"], moments["step"] + (1.0 if active is None else active)
+        steps = [before[0, 0]]
+        if active is not None:
+            # Rows that stopped earlier have taken fewer steps.
+            some = active[:, 0].nonzero()[:, 0].tolist()
+            parts = [[x[k] for k in some] for (x,) in parts]
+            steps = [before[k, 0] for k in some]
+        values, slopes, means, squares = parts
+        adam(
+            values,
+            slopes,
+            means,
+            squares,
+            max_exp_avg_sqs=[],
+            state_steps=steps,
+            fused=True,
+            amsgrad=False,
+            beta1=self.options.get("beta1", 0.9),
+            beta2=self.options.get("beta2", 0.999),
+            lr=rate,
+            weight_decay=0.0,
+            eps=self.options.get("eps", 1e-5),
+            maximize=False,
+        )
+        before.copy_(after)
 
     def _rmsprop(self, flat: Tensor, gradient: Tensor, moments: Moments, rate: float) -> None:
         alpha, eps = self.options.get("alpha", 0.99), self.options.get("eps", 1e-5)

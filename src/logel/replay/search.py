@@ -23,11 +23,11 @@ _MISFIT = 0.01
 _FIRST, _EARLY = 3, 5
 # Scales of the reward that are tried: it enters through gradient clipping and the critic's pace.
 _SCALES = (0.1, 0.3, 1.0, 3.0)
-# Fates under which other scales are tried.
-_SIDES = 2
 # Rounds of the search; how far its members are spread at first and at last; by how much a step must
 # be explained better for a round to count.
 _ROUNDS, _WIDE, _NARROW, _BETTER = 3, 0.3, 0.1, 0.03
+# Loss per step (of two hundredths unexplained) that chance leaves as well.
+_EXPLAINED = 0.5
 _DAMPING = (1e-3, 0.1, 1.0)
 # Keeps the first regression from running off along what first steps hardly show.
 _RIDGE = 0.03
@@ -56,6 +56,8 @@ def searched(replay: Replay, starts: Float) -> tuple[Float, float]:
         better = tried.losses[0] - tried.losses.min()
         centre = tried.best
         proposals = tried.proposals(replay.course.observed, replay.usual, _DAMPING)
+        if tried.losses.min() < _EXPLAINED * n_steps:
+            break
         if better < _BETTER * n_steps:
             spread = 0.5 * spread
             if spread < _NARROW:
@@ -68,10 +70,7 @@ def best_scale(replay: Replay, centre: Float, factors: Sequence[float], n_steps:
 
     The very first steps say little about it: to them critics matter that nobody knows.
     """
-    tried = np.repeat(factors, _SIDES)[:, None] * centre
-    sides, losses = list(range(_SIDES)) * len(factors), np.zeros(len(factors))
-    for t, moved in enumerate(replay.passed(tried, sides, n_steps, "scales")):
-        losses += _loss(replay, t, moved).reshape(-1, _SIDES).mean(axis=1)
+    losses = compared(replay, np.multiply.outer(factors, centre), n_steps).losses
     logger.info("replay: losses by scale %s", losses.round(2))
     best, here = int(np.argmin(losses)), factors.index(1.0)
     better = losses[here] - losses[best] > _BETTER * n_steps

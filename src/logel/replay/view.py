@@ -39,6 +39,7 @@ class View:
         measured_at: Where effects were measured, (q,).
         middles: Movements at the centre under R fates, (m, R, D).
         effects: What weights change about them, (m, q, D).
+        reach: The most that the centre is shifted by, in shares of the movement.
     """
 
     observed: Sequence[Float]
@@ -47,6 +48,7 @@ class View:
     measured_at: Float
     middles: Float
     effects: Float
+    reach: float = _MOST
 
     @cached_property
     def steps(self) -> Float:
@@ -175,7 +177,7 @@ class View:
         shift = self.found - self.centre
         effect, _ = self.distance(self.found)
         length = float(np.linalg.norm(shift) / np.linalg.norm(self.centre))
-        return np.asarray(self.centre + shift / max(1.0, effect / _MOST, length / _LONGEST))
+        return np.asarray(self.centre + shift / max(1.0, effect / self.reach, length / _LONGEST))
 
     def root(self, centre: Float) -> Float:
         """Of a covariance of candidates that differ as much in all directions, by movement."""
@@ -204,5 +206,6 @@ class View:
         return replace(self, centre=centre, middles=middles, effects=effects)
 
     def learning_from(self, other: View) -> View:
-        """The same view with another's effects."""
-        return replace(self, effects=other.effects)
+        """The same view after another, from a centre that was too far away."""
+        half = 0.5 * self.distance(other.centre)[0]
+        return replace(self, effects=other.effects, reach=min(half, self.reach))
