@@ -111,7 +111,7 @@ def choose_rule(
     while order[0] in hurried and not fits[order[0]].settled:
         # Another may be ahead once this one has come to rest.
         hurried.discard(order[0])
-        fits[order[0]] = _settled(fits[order[0]])
+        fits[order[0]] = brought_to_rest(fits[order[0]])
         order = sorted(fits, key=gain, reverse=True)
     best = fits[order[0]]
     without = [walk.evidence, *_without_reward(best, walk, nulls, effort, run)]
@@ -147,7 +147,7 @@ def _continued(
     return max(fit, other, key=lambda fit: fit.evidence)
 
 
-def _settled(fit: JointFit) -> JointFit:
+def brought_to_rest(fit: JointFit) -> JointFit:
     """A fit that went round in circles, brought to rest.
 
     With few trials in a stage each of the variances depends much on where the others are, and
