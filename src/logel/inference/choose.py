@@ -12,6 +12,9 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from logel.inference.greedy import greedy_evidence
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.rolled import SampledPosterior, rolled_out
@@ -20,6 +23,7 @@ from logel.inference.weight_posterior import WeightPosterior, weight_posterior
 from logel.rules.rule import Rule
 from logel.types import Float, Progress
 from logel.workers import SERIAL, Executor
+from logel.worlds.table import TabularWorld
 
 logger = logging.getLogger(__name__)
 # Rounds in which circles come to rest: twelve to thirty in the hardest of seventeen.
@@ -37,8 +41,10 @@ class RuleChoice:
         walk: The fit of a random walk, which every rule has to beat.
         gains: Log evidence (with prior odds) of each rule over the random walk, best first.
         reward_gain: Log evidence of the chosen rule over the best account without a reward: a
-            random walk of logits or of values, or the same learner with all weights zero.
+            random walk of logits or of values, the same learner with all weights zero, or one
+            that acts greedily.
         fits: The fit of every rule.
+        greedy: Whether that last account explains the actions better than the chosen rule.
     """
 
     name: str
@@ -46,6 +52,7 @@ class RuleChoice:
     walk: JointFit
     gains: Mapping[str, float]
     reward_gain: float
+    greedy: bool = False
 
     @property
     def fit(self) -> JointFit:
@@ -115,12 +122,16 @@ def choose_rule(
         order = sorted(fits, key=gain, reverse=True)
     best = fits[order[0]]
     without = [walk.evidence, *_without_reward(best, walk, nulls, effort, run)]
+    greedy = -np.inf
+    if nulls is not None and isinstance(anyone.world, TabularWorld):
+        greedy = greedy_evidence(anyone.world.counts)
     return RuleChoice(
         name=order[0],
         fits=fits,
         walk=walk,
         gains={name: gain(name) for name in order},
-        reward_gain=best.evidence - max(without) - prior_cost(order[0], method),
+        reward_gain=best.evidence - max(*without, greedy) - prior_cost(order[0], method),
+        greedy=greedy > best.evidence,
     )
 
 
