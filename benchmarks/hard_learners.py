@@ -3,8 +3,8 @@
     python -m benchmarks.hard_learners --seed 2000 --runs 20
 
 Random small tables and rewards, trajectories only. Nothing here is told what kind the learner is.
-At temperature T soft value iteration, soft policy iteration and Q-learners that act by softmax(Q / T)
-are the same learners at one, paid 1 / T times as much: rows of temperatures are rows of rewards.
+At temperature T soft value iteration, and Q-learners that act by softmax(Q / T), are the same
+learners at one, paid 1 / T times as much: rows of temperatures are rows of rewards.
 Prints a Markdown table: direction error, lost value, how often 95% intervals hold the truth, how
 often something is shown, and what the statuses are.
 """

@@ -14,6 +14,11 @@ from scipy.special import logsumexp
 
 from logel.types import Float
 
+GREEDY = (
+    "actions look like those of a learner that acts greedily and explores at random: in most "
+    "states one is taken but for a share, and now and then another. What it learns in between "
+    "does not show"
+)
 # Shares of actions that are not the greedy one, and chances that a state's changes in a stage: each
 # as likely as the others.
 _EXPLORING = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)

@@ -20,7 +20,6 @@ from logel.inference.null import ENOUGH_STEPS
 from logel.inference.replayed import course_of, learners_of
 from logel.inference.single import TOLERATED, Heard, judged
 from logel.inference.watched import Watched
-from logel.replay.course import Course
 from logel.replay.fates import Replay
 from logel.replay.fit import ReplayFit, fit_replay
 from logel.replay.learner import Learner
@@ -32,7 +31,7 @@ logger = logging.getLogger(__name__)
 # times the named weights' length (one, in units of the features).
 _FATES, _STEPS = 6, 10
 _SCALES = (0.1, 0.3, 1.0, 3.0, 10.0)
-# Elements that are fitted over so many steps, and of these over all of them; how far on the way that
+# Elements that are fitted over so many first steps, and how many over all; how far on the way that
 # effects foretell fits begin, how far that is at most, in lengths of the named reward, and what
 # keeps it from more.
 _TRIED, _FIRST, _FINALISTS = 8, 8, 2
@@ -82,7 +81,7 @@ def _heard(replay: Replay, named: Float) -> Heard:
         around.information, around.pulls, np.eye(q), chance=around.chance, seed=replay.seed
     )
     # Far from the answer effects mislead, and weights of named features hide what is missing: which
-    # element it is shows once both are fitted. The first steps tell, on which critics hardly matter.
+    # element it is shows once both are fitted. The first steps tell, where critics hardly matter.
     likely = [int(j) for j in np.argsort(-singles.odds, kind="stable")[:_TRIED]]
     early = {j: _fitted(replay, around.begun(j, q), [*range(q), q + j], _FIRST) for j in likely}
     odds = np.full(len(singles.odds), -np.inf)
@@ -109,9 +108,7 @@ def _heard(replay: Replay, named: Float) -> Heard:
     return Heard(singles, "replay", float(np.linalg.norm(fits[best].weights[:q])))
 
 
-def _fitted(
-    replay: Replay, start: Float, kept: list[int], n_steps: int | None = None
-) -> ReplayFit:
+def _fitted(replay: Replay, start: Float, kept: list[int], n_steps: int | None = None) -> ReplayFit:
     """Weights of some of the features from a guess, over the first steps or all."""
     course = replay.course
     batches = [replace(one, features=one.features[:, kept]) for one in course.batches[:n_steps]]

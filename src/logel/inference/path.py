@@ -23,6 +23,7 @@ from logel.inference.choose import RuleChoice, choose_rule, prior_cost
 from logel.inference.direction import Account, Evidence, student_accounts
 from logel.inference.found import Found
 from logel.inference.gauge import FAR_LEVEL, Fit, Gauge, check_movement, explain
+from logel.inference.greedy import GREEDY
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.more_data import Planning
@@ -57,11 +58,6 @@ LARGEST_TABLE = 3000
 AFFORDABLE = 1.5e8
 # Known paths are regressed on, which is D x D algebra a few dozen times.
 LARGEST_KNOWN = 600
-_GREEDY = (
-    "actions look like those of a learner that acts greedily and explores at random: in most states "
-    "one action is taken but for a share, and now and then another. What it learns in between does "
-    "not show"
-)
 # Observed times beyond which revisiting all of them in every round takes minutes.
 LARGEST_ROWS = 100_000
 
@@ -293,7 +289,7 @@ def _smoothed(
         solved=Status.OK if fit.settled else Status.NOT_CONVERGED,
         trace=np.array(fit.trace),
         rank=0,
-        notes=(_GREEDY,) if choice.greedy else (),
+        notes=(GREEDY,) if choice.greedy else (),
         condition=float(np.linalg.cond(fit.covariance)) ** 0.5,
         keeps_scale=False,
         spread=Spread(planning=_plan(fit, noise, back)) if watched.intervals else None,
