@@ -25,7 +25,7 @@ import numpy as np
 
 from logel import LearningHistory, TabularSoftmax, infer_reward
 from logel.envs.gridworld import GridMap, gridworld_mdp
-from logel.envs.tabular import TabularMDP
+from logel.envs.tabular import TabularMDP, relative_regret
 from logel.inference.unexplained import Unexplained
 from logel.learners.tabular import (
     GPOMDPLearner,
@@ -41,12 +41,15 @@ from logel.types import Float
 # What is asked: share of hidden bonuses flagged, placed within this many widths in this share, and
 # honest learners not flagged.
 FLAGGED, NEAR, PLACED, CLEARED = 0.9, 0.25, 0.8, 0.93
+# Share of what can be won that who ignores the bonus loses at least: a bonus that changes nothing
+# about what is best changes little about what is learnt.
+CONSEQUENCE = 0.05
 # The paper's four learners and an exact natural gradient, with the steps that are watched
 # and episodes per stage: sampled gradients of 50 episodes tell hardly more than the named weights.
 TABULAR: dict[str, tuple[TabularLearner, int, int]] = {
-    "gpomdp": (GPOMDPLearner(learning_rate=0.5, n_episodes=200), 25, 200),
+    "gpomdp": (GPOMDPLearner(learning_rate=0.5, n_episodes=200), 30, 200),
     "natural": (NaturalGradientAscent(), 10, 50),
-    "qlearning": (QLearner(), 15, 50),
+    "qlearning": (QLearner(), 30, 50),
     "svi": (SoftValueIteration(), 6, 50),
     "spi": (SoftPolicyIteration(), 6, 50),
 }
@@ -83,12 +86,15 @@ def table_case(seed: int, *, hidden: bool, method: str, known: bool) -> Case:
     weights /= np.linalg.norm(weights)
     # The only cell of its kind has a name: what it pays is no secret.
     cells = [s for s in range(1, mdp.n_states) if (areas == areas[s]).sum() > 1]
-    cell = int(rng.choice(cells))
-    bonus = rng.choice([-1.0, 1.0]) if hidden else 0.0
-    paid = with_cell(mdp, cell)
+    lost = 0.0
+    while lost < CONSEQUENCE:
+        cell, bonus = int(rng.choice(cells)), float(rng.choice([-1.0, 1.0]))
+        paid = with_cell(mdp, cell)
+        truth = np.append(weights, bonus)
+        lost = relative_regret(paid, np.append(weights, 0.0), true_weights=truth)
     history = observe(
         *(paid, learner),
-        weights=np.append(weights, bonus),
+        weights=np.append(weights, bonus if hidden else 0.0),
         n_steps=n_steps,
         n_episodes=n_episodes,
         seed=seed,

@@ -169,6 +169,15 @@ def test_q_learning_updates_by_hand() -> None:
     assert 1.5 < values[0] < 2.0
 
 
+def test_q_learners_act_as_they_are_told() -> None:
+    mdp = random_mdp(np.random.default_rng(0), n_states=3, n_actions=4, n_features=2)
+    learner = QLearner(greed=1e4, explores=0.2, hopes=1.0)
+    first, *_, last = snapshots(learner, mdp, np.array([1.0, -1.0]), 4)
+    np.testing.assert_allclose(first.policy, 0.25)
+    # The best of four takes its own share and a quarter of what is left to chance.
+    np.testing.assert_allclose(np.sort(last.policy, axis=1)[:, -1], 0.85, atol=1e-6)
+
+
 def _q_path(mdp: TabularMDP, rate: float, n: int) -> list[Snapshot]:
     return snapshots(QLearner(learning_rate=rate, n_steps=1), mdp, np.ones(1), n)
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from logel.data.cache import Arrays, Cache, UnknownPartError, digest
 from logel.inference.arrow import order_gain, restless, runs_forward
+from logel.inference.greedy import greedy_evidence
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.rolled import SampledPosterior, rolled_out
@@ -27,6 +28,7 @@ from logel.inference.weight_posterior import WeightPosterior, weight_posterior
 from logel.rules.rule import Rule
 from logel.types import Float, Progress
 from logel.workers import SERIAL, Executor, Work
+from logel.worlds.table import TabularWorld
 
 logger = logging.getLogger(__name__)
 # Rounds in which circles come to rest: twelve to thirty in the hardest of seventeen.
@@ -46,8 +48,10 @@ class RuleChoice:
         walk: The fit of a random walk, which every rule has to beat.
         gains: Log evidence (with prior odds) of each rule over the random walk, best first.
         reward_gain: Log evidence of the chosen rule over the best account without a reward: a
-            random walk of logits or of values, or the same learner with all weights zero.
+            random walk of logits or of values, the same learner with all weights zero, or one
+            that acts greedily.
         fits: The fit of every rule.
+        greedy: Whether that last account explains the actions better than the chosen rule.
     """
 
     name: str
@@ -55,6 +59,7 @@ class RuleChoice:
     walk: JointFit
     gains: Mapping[str, float]
     reward_gain: float
+    greedy: bool = False
 
     @property
     def fit(self) -> JointFit:
@@ -133,7 +138,7 @@ def choose_rule(
         hurried.discard(first)
         accounts.pop(first, None)
         refreshed[first] = fits[first].model.as_policy(fits[first].states)
-        fits[first] = _settled(fits[first])
+        fits[first] = brought_to_rest(fits[first])
         order = sorted(fits, key=gain, reverse=True)
     best, without = fits[order[0]], [walk.evidence]
     if nulls is not None:
@@ -142,12 +147,16 @@ def choose_rule(
         for one, rounds in zip(known, ground.rounds, strict=True):
             without.append(one())
             effort.spend(rounds)
+    greedy = -np.inf
+    if nulls is not None and isinstance(anyone.world, TabularWorld):
+        greedy = greedy_evidence(anyone.world.counts)
     return RuleChoice(
         name=order[0],
         fits=fits,
         walk=walk,
         gains={name: gain(name) for name in order},
-        reward_gain=best.evidence - max(without) - prior_cost(order[0], method),
+        reward_gain=best.evidence - max(*without, greedy) - prior_cost(order[0], method),
+        greedy=greedy > best.evidence,
     )
 
 
@@ -298,7 +307,7 @@ def _begun(ground: _Ground, rule: Rule, rounds: int) -> JointFit:
     return max(fit, other, key=lambda fit: fit.evidence)
 
 
-def _settled(fit: JointFit) -> JointFit:
+def brought_to_rest(fit: JointFit) -> JointFit:
     """A fit that went round in circles, brought to rest.
 
     With few trials in a stage each of the variances depends much on where the others are, and

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from logel.inference.choose import RuleChoice, choose_rule, prior_cost
+from logel.inference.choose import RuleChoice, brought_to_rest, choose_rule, prior_cost
 from logel.inference.dictionary import shifted
 from logel.inference.gauge import check_movement
 from logel.inference.known_path import fit_known_path, step_information
@@ -78,21 +78,46 @@ def _smoothed(worlds: Worlds, names: list[str], method: Method, basis: Float) ->
         choose_rule(_rules(worlds, names, columns), method, cloned=path, report=watched.report)
         for columns in (everything[:, :p], everything * scale)
     )
-    best: Heard | None = None
+    best: tuple[Heard, JointFit] | None = None
     for name in names:
         # Elements may make another rule the likelier one, or hide it under their own weight.
         if all(fits.gains[name] < fits.gains[fits.name] - _CLOSE for fits in (plain, dense)):
             continue
-        heard = _single(worlds, name, method, plain, dense, scale, basis)
-        if best is None or heard.singles.gain > best.singles.gain:
-            best = heard
+        tried = _single(worlds, name, method, plain, dense, scale, basis)
+        if best is None or tried[0].singles.gain > best[0].singles.gain:
+            best = tried
     assert best is not None
-    named = plain.gains[plain.name]
+    dense = _nearer(worlds, *best, dense, method, p)
+    tried = _single(worlds, best[0].rule, method, plain, dense, scale, basis)
+    heard, again = max(best, tried, key=lambda each: each[0].singles.gain)
     # One element or several: either is as likely.
-    gains = best.singles.gain - named, dense.gains[dense.name] - named
-    logger.info("dictionary: one element %+.1f, many %+.1f", *gains)
-    gain = float(np.logaddexp(*gains) - np.log(2))
-    return replace(best, singles=replace(best.singles, gain=gain))
+    gain = float(np.logaddexp(heard.singles.gain, max(dense.gains.values())) - np.log(2))
+    named = plain.gains[plain.name]
+    if gain > named:
+        # What is found on the way to an element may be a better path, not a reward.
+        for name, fit in ((heard.rule, again), (dense.name, dense.fits[dense.name])):
+            without = _without(worlds, name, fit, p).evidence - plain.walk.evidence
+            named = max(named, without - prior_cost(name, method))
+    logger.info("dictionary: %+.1f, named features alone %+.1f", gain, named)
+    # Nor is what an element does only together with another path or another pace.
+    gain = min(gain - named, tried[0].singles.raw)
+    return replace(heard, singles=replace(heard.singles, gain=gain))
+
+
+def _nearer(
+    worlds: Worlds, heard: Heard, again: JointFit, dense: RuleChoice, method: Method, p: int
+) -> RuleChoice:
+    """The whole dictionary, fitted again around the likeliest element if that explains more."""
+    name, q = heard.rule, worlds.basis.shape[1]
+    parameters = np.concatenate([again.parameters[:p], np.zeros(q - p), again.parameters[p + 1 :]])
+    parameters[p + int(np.argmax(heard.singles.odds))] = again.weights[p] / _NARROW
+    fit = _from(dense.fits[name].model, again, parameters)
+    if fit.evidence <= dense.fits[name].evidence:
+        return dense
+    gains = {**dense.gains, name: fit.evidence - dense.walk.evidence - prior_cost(name, method)}
+    return replace(
+        dense, name=max(gains, key=gains.__getitem__), fits={**dense.fits, name: fit}, gains=gains
+    )
 
 
 def _single(
@@ -103,7 +128,7 @@ def _single(
     dense: RuleChoice,
     scale: Float,
     basis: Float,
-) -> Heard:
+) -> tuple[Heard, JointFit]:
     """One rule's best element, fitted beside the named features; its gain is over the walk."""
     fit, p = dense.fits[name], basis.shape[1]
     precision = np.asarray(np.linalg.inv((fit.covariance + fit.covariance.T) / 2), dtype=float)
@@ -121,15 +146,27 @@ def _single(
     amounts = singles.amounts.copy()
     amounts[top] = again.weights[p]
     singles = replace(singles, amounts=amounts, gain=float(gain))
-    return Heard(singles, name, float(np.linalg.norm(basis @ again.weights[:p])))
+    return Heard(singles, name, float(np.linalg.norm(basis @ again.weights[:p]))), again
 
 
 def _beside(worlds: Worlds, name: str, fit: JointFit, p: int, element: int) -> JointFit:
     """A rule fitted with one element beside the named features."""
     columns = np.eye(worlds.basis.shape[1])[:, [*range(p), p + element]]
     rule = _rules(worlds, [name], columns)[name]
-    start = Start(fit.states, np.insert(fit.parameters, p, 0.0))
-    return rolled_out(fit_path(rule.refreshed(fit.model.as_policy(fit.states)), start=start))
+    return _from(rule, fit, np.insert(fit.parameters, p, 0.0))
+
+
+def _without(worlds: Worlds, name: str, fit: JointFit, p: int) -> JointFit:
+    """The named features alone, from where a fit with elements ended."""
+    rule = _rules(worlds, [name], np.eye(worlds.basis.shape[1])[:, :p])[name]
+    return _from(rule, fit, np.delete(fit.parameters, np.arange(p, fit.model.n_features)))
+
+
+def _from(rule: Rule, fit: JointFit, parameters: Float) -> JointFit:
+    """A rule fitted from another fit's path."""
+    start = Start(fit.states, parameters)
+    found = fit_path(rule.refreshed(fit.model.as_policy(fit.states)), start=start)
+    return rolled_out(found if found.settled else brought_to_rest(found))
 
 
 def _known(worlds: Worlds, names: list[str], method: Method, basis: Float, states: Float) -> Heard:

@@ -20,9 +20,8 @@ from logel.inference.null import ENOUGH_STEPS
 from logel.inference.replayed import course_of, learners_of, replay_of
 from logel.inference.single import TOLERATED, Heard, judged
 from logel.inference.watched import Watched
-from logel.replay.course import Course
 from logel.replay.fates import Replay
-from logel.replay.fit import fit_replay
+from logel.replay.fit import ReplayFit, fit_replay
 from logel.replay.learner import Learner
 from logel.replay.search import best_scale
 from logel.types import Float
@@ -32,9 +31,11 @@ logger = logging.getLogger(__name__)
 # times the named weights' length (one, in units of the features).
 _FATES, _STEPS = 6, 10
 _SCALES = (0.1, 0.3, 1.0, 3.0, 10.0)
-# Elements that are tried in full, as far as their effects say and half as far; the most that is, in
-# lengths of the named reward; and what keeps it from more.
-_TRIED, _PARTS, _LONGEST, _RIDGE = 8, (1.0, 0.5), 2.0, 0.01
+# Elements that are fitted over so many first steps, and how many over all; how far on the way that
+# effects foretell fits begin, how far that is at most, in lengths of the named reward, and what
+# keeps it from more.
+_TRIED, _FIRST, _FINALISTS = 8, 8, 2
+_PART, _LONGEST, _RIDGE = 0.1, 2.0, 0.01
 
 
 def hear_replay(
@@ -74,58 +75,53 @@ def hear_replay(
 
 
 def _heard(replay: Replay, named: Float) -> Heard:
-    """Elements around a named reward, in units of the features: all a little, the best in full."""
-    around = _Around.measured(replay, named)
+    """Elements around a named reward: all a little, the likeliest fitted, the best to the end."""
+    q, around = len(named), _Around.measured(replay, named)
     singles = judged(
-        around.information, around.pulls, np.eye(len(named)), chance=around.chance, seed=replay.seed
+        around.information, around.pulls, np.eye(q), chance=around.chance, seed=replay.seed
     )
-    tried = np.argsort(-singles.odds, kind="stable")[:_TRIED]
-    rewards = np.stack([around.reward(int(j), part, len(named)) for j in tried for part in _PARTS])
-    losses = around.losses(replay, rewards).reshape(len(tried), len(_PARTS), -1)
-    totals = np.log(losses + around.chance_left + TOLERATED).mean(axis=2)
-    best = int(np.argmin(totals.min(axis=1)))
-    element, q = int(tried[best]), len(named)
-    start = rewards.reshape(len(tried), len(_PARTS), -1)[best, int(np.argmin(totals[best]))]
-    kept = [*range(q), q + element]
-    fit = fit_replay(
-        Replay(
-            _narrowed(replay.course, kept),
-            replay.learner,
-            seed=replay.seed,
-            progress=replay.progress,
-            run=replay.run,
-        ),
-        start[kept],
-        _FATES,
-    )
-    left = np.array([step.unexplained for step in fit.steps])
-
-    def odds(left: Float) -> Float:
-        """Log odds of an element by what it leaves of every step, (..., m)."""
-        m = left.shape[-1]
-        chance = around.chance_left + TOLERATED
-        ratio = (around.named_left + chance) / (np.minimum(left, around.named_left) + chance)
-        # Chance counts as one more history, in which nothing is hidden.
-        return np.asarray(0.5 * (2 * m - 1) * np.log(ratio).mean(axis=-1) - 0.5 * np.log(m))
-
-    all_odds = np.minimum(singles.odds, float(odds(losses[best]).max()))
-    all_odds[tried] = odds(losses).max(axis=1)
-    all_odds[element] = max(float(all_odds[element]), float(odds(left)))
-    amounts, errors = singles.amounts.copy(), singles.errors.copy()
-    amounts[element], errors[element] = fit.weights[q], fit.covariance[q, q] ** 0.5
-    gain = float(logsumexp(all_odds) - np.log(len(all_odds)))
-    medians = np.median(around.named_left), np.median(left)
-    logger.info("unexplained: %.3f named, %.3f with one more", *medians)
+    # Far from the answer effects mislead, and weights of named features hide what is missing: which
+    # element it is shows once both are fitted. The first steps tell, where critics hardly matter.
+    likely = [int(j) for j in np.argsort(-singles.odds, kind="stable")[:_TRIED]]
+    early = {j: _fitted(replay, around.begun(j, q), [*range(q), q + j], _FIRST) for j in likely}
+    odds = np.full(len(singles.odds), -np.inf)
+    odds[likely] = [around.odds(early[j].left) for j in likely]
+    finalists = sorted(likely, key=lambda j: -odds[j])[:_FINALISTS]
+    fits = {j: _fitted(replay, early[j].weights, [*range(q), q + j]) for j in finalists}
+    odds[finalists] = [around.odds(fits[j].left) for j in finalists]
+    best = max(finalists, key=lambda j: odds[j])
+    # None that was not fitted is likelier than what was found.
+    told = np.where(np.isfinite(odds), odds, singles.odds)
+    odds = np.where(np.isin(np.arange(len(odds)), finalists), odds, np.minimum(told, odds[best]))
+    gain = float(logsumexp(odds) - np.log(len(odds)))
+    if gain > 0:
+        # What is found on the way to an element may be better weights of the named features.
+        alone = _fitted(replay, fits[best].weights[:q], list(range(q)))
+        gain -= max(0.0, float(around.odds(alone.left)))
     if len(replay.course) < ENOUGH_STEPS:
         gain = min(gain, 0.0)
-    singles = replace(singles, odds=all_odds, amounts=amounts, errors=errors, gain=gain)
-    return Heard(singles, "replay", float(np.linalg.norm(fit.weights[:q])))
+    amounts, errors = singles.amounts.copy(), singles.errors.copy()
+    for j, fit in {**early, **fits}.items():
+        amounts[j], errors[j] = fit.weights[q], fit.covariance[q, q] ** 0.5
+    logger.info("unexplained: odds of elements %s", odds.round(1))
+    singles = replace(singles, odds=odds, amounts=amounts, errors=errors, gain=gain)
+    return Heard(singles, "replay", float(np.linalg.norm(fits[best].weights[:q])))
 
 
-def _narrowed(course: Course, kept: list[int]) -> Course:
-    """The course with some of the features."""
-    batches = [replace(batch, features=batch.features[:, kept]) for batch in course.batches]
-    return replace(course, batches=batches)
+def _fitted(replay: Replay, start: Float, kept: list[int], n_steps: int | None = None) -> ReplayFit:
+    """Weights of some of the features from a guess, over the first steps or all."""
+    course = replay.course
+    batches = [replace(one, features=one.features[:, kept]) for one in course.batches[:n_steps]]
+    m = len(batches)
+    course = replace(
+        course,
+        batches=batches,
+        parameters=course.parameters[: m + 1],
+        movements=course.movements[:m],
+    )
+    narrow = Replay(course, replay.learner, seed=replay.seed, progress=replay.progress)
+    # Guesses here are as good as any, and wrong elements would try them all.
+    return fit_replay(narrow, start * narrow.scale, _FATES, beginnings=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,25 +178,21 @@ class _Around:
             chance_left=np.mean([share(one) for one in each], axis=0),
         )
 
-    def reward(self, element: int, part: float, q: int) -> Float:
-        """Named weights and one element as the effects say, or part of the way, (q + k,)."""
+    def odds(self, left: Float) -> Float:
+        """Log odds, over the named reward, of what leaves these shares of the first steps, (m,)."""
+        m = len(left)
+        chance = self.chance_left[:m] + TOLERATED
+        ratio = (self.named_left[:m] + chance) / (left + chance)
+        # Chance counts as one more history, in which nothing is hidden.
+        return np.asarray(0.5 * (2 * m - 1) * np.log(ratio).mean() - 0.5 * np.log(m))
+
+    def begun(self, element: int, q: int) -> Float:
+        """Named weights and one element, part of the way that effects foretell, (q + 1,)."""
         kept = [*range(q), q + element]
         total = self.information.sum(axis=0)[np.ix_(kept, kept)]
         # Rewards of any length move a learner about alike: the way is short of infinite.
         total = total + _RIDGE * np.diag(np.diag(total))
-        found = self.centre.copy()
         shift = np.linalg.solve(total, self.pulls.sum(axis=0)[kept]) * self.scale[kept]
         longest = _LONGEST * float(np.linalg.norm(self.centre))
         shift *= min(1.0, longest / max(float(np.linalg.norm(shift)), 1e-300))
-        found[kept] += part * shift
-        return found
-
-    def losses(self, replay: Replay, rewards: Float) -> Float:
-        """Share of every step's movement that rewards (c, q + k) leave, (c, m)."""
-        copies, m = np.repeat(rewards, 2, axis=0), len(replay.course)
-        left = np.zeros((len(rewards), m))
-        passed = replay.passed(copies, [0, 1] * len(rewards), m, "trying elements")
-        for t, (moved, observed) in enumerate(zip(passed, replay.course.observed, strict=True)):
-            off = moved.reshape(len(rewards), 2, -1).mean(axis=1) - observed
-            left[:, t] = (off**2).sum(axis=1) / (observed @ observed + replay.usual)
-        return left
+        return np.asarray((self.centre[kept] + _PART * shift) / self.scale[kept])

@@ -32,6 +32,7 @@ from logel.inference.choose import (
 from logel.inference.direction import Account, Evidence, student_accounts
 from logel.inference.found import Found
 from logel.inference.gauge import FAR_LEVEL, Fit, Gauge, check_movement, explain
+from logel.inference.greedy import GREEDY
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
 from logel.inference.more_data import Planning
@@ -302,6 +303,7 @@ def _smoothed(
         solved=Status.OK if fit.settled else Status.NOT_CONVERGED,
         trace=np.array(fit.trace),
         rank=0,
+        notes=(GREEDY,) if choice.greedy else (),
         condition=float(np.linalg.cond(fit.covariance)) ** 0.5,
         keeps_scale=False,
         spread=Spread(planning=_plan(fit, expected, noise, back)) if watched.intervals else None,

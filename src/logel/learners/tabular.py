@@ -117,31 +117,42 @@ class GPOMDPLearner:
 
 @dataclass(frozen=True)
 class QLearner:
-    """Tabular Q-learning that acts by softmax(Q).
+    """Tabular Q-learning that acts by softmax(Q), or greedily but for a share of its actions.
 
     Attributes:
         learning_rate: Of the temporal-difference update.
         n_steps: Environment steps per stage, each run starting in a random state.
+        greed: Inverse temperature at which it acts.
+        explores: Share of its actions that are taken at random, whatever the values.
+        hopes: First value of every action.
     """
 
     learning_rate: float = 0.1
     n_steps: int = 100
+    greed: float = 1.0
+    explores: float = 0.0
+    hopes: float = 0.0
 
     def run(self, mdp: TabularMDP, weights: Float, rng: np.random.Generator) -> Iterator[Snapshot]:
         """Yield the learner's policy before learning and after every update, without end."""
-        values = np.zeros((mdp.n_states, mdp.n_actions))
+        values = np.full((mdp.n_states, mdp.n_actions), self.hopes)
         rewards = mdp.features @ weights
         if rewards.ndim == 2:  # features that do not depend on the next state
             rewards = np.broadcast_to(rewards[:, :, None], mdp.transitions.shape)
         while True:
-            yield Snapshot(softmax(values, axis=1))
+            yield Snapshot(self._policy(values))
             state = int(rng.integers(mdp.n_states))
             for _ in range(self.n_steps):
-                action = int(rng.choice(mdp.n_actions, p=softmax(values[state])))
+                action = int(rng.choice(mdp.n_actions, p=self._policy(values[state])))
                 following = int(rng.choice(mdp.n_states, p=mdp.transitions[state, action]))
                 target = rewards[state, action, following] + mdp.gamma * values[following].max()
                 values[state, action] += self.learning_rate * (target - values[state, action])
                 state = following
+
+    def _policy(self, values: Float) -> Float:
+        """How it acts in states of these values, (..., A)."""
+        chosen = softmax(self.greed * values, axis=-1)
+        return np.asarray((1 - self.explores) * chosen + self.explores / values.shape[-1])
 
 
 @dataclass(frozen=True)

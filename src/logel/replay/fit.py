@@ -62,11 +62,15 @@ class ReplayFit:
     misfit: float = 0.0
 
     @property
+    def left(self) -> Float:
+        """Share of every step's movement that the weights leave, (m,)."""
+        return np.array([step.unexplained for step in self.steps])
+
+    @property
     def explained(self) -> float:
         """Share of all squared movement."""
         sizes = np.array([step.moved**2 for step in self.steps])
-        left = np.array([step.unexplained for step in self.steps])
-        return float(1 - (sizes * left).sum() / sizes.sum())
+        return float(1 - (sizes * self.left).sum() / sizes.sum())
 
     @property
     def excess(self) -> float:
@@ -78,13 +82,21 @@ class ReplayFit:
         return max(excess(self.steps), 0.5 * excess(self.steps[:_EARLY]))
 
 
-def fit_replay(replay: Replay, centre: Float, n_fates: int) -> ReplayFit:
+def fit_replay(
+    replay: Replay, centre: Float, n_fates: int, beginnings: int = _BEGINNINGS
+) -> ReplayFit:
     """Fit weights from a guess (q,), in units of the features' scale.
 
     Over the first steps, which tell the rough direction, then over all.
+
+    Args:
+        replay: Of the learner.
+        centre: The guess.
+        n_fates: Under which it is replayed.
+        beginnings: The guess and others that are tried if it does not lead to a good answer.
     """
     m = len(replay.course)
-    centre, root, trace = _approached(replay, centre, n_fates)
+    centre, root, trace = _approached(replay, centre, n_fates, beginnings)
     best = _measured(replay, centre, root, n_fates, m)
     trace, n_measured = [*trace, best.loss], 1
     last = len(trace) + _TRIED
@@ -114,11 +126,13 @@ def fit_replay(replay: Replay, centre: Float, n_fates: int) -> ReplayFit:
     )
 
 
-def _approached(replay: Replay, centre: Float, n_fates: int) -> tuple[Float, Float, list[float]]:
+def _approached(
+    replay: Replay, centre: Float, n_fates: int, beginnings: int
+) -> tuple[Float, Float, list[float]]:
     """A centre nearer the answer, a root of the candidates' covariance there, the way's trace."""
     first, *further = [*lengths(len(replay.course)), len(replay.course)]
     trace: list[float] = []
-    view, scaled = _begun(replay, centre, n_fates, first, trace), False
+    view, scaled = _begun(replay, centre, n_fates, first, trace, beginnings), False
     for n_steps in further:
         centre = view.towards_found()
         root = view.root(centre)
@@ -130,10 +144,17 @@ def _approached(replay: Replay, centre: Float, n_fates: int) -> tuple[Float, Flo
     return centre, root, trace
 
 
-def _begun(replay: Replay, centre: Float, n_fates: int, n_steps: int, trace: list[float]) -> View:
+def _begun(
+    replay: Replay,
+    centre: Float,
+    n_fates: int,
+    n_steps: int,
+    trace: list[float],
+    beginnings: int,
+) -> View:
     """The first steps explained: on them right and wrong beginnings are told apart cheaply."""
     best: View | None = None
-    for left in reversed(range(_BEGINNINGS)):
+    for left in reversed(range(beginnings)):
         root = _WIDE * float(np.linalg.norm(centre)) / np.sqrt(len(centre)) * np.eye(len(centre))
         view = _settled(replay, _measured(replay, centre, root, n_fates, n_steps), trace)
         if best is None or view.loss < best.loss:
