@@ -43,6 +43,9 @@ _ENOUGH = 0.5
 # Times what fates differ by: what a fit may leave unexplained. With the learner's settings fits
 # leave about as much; stuck ones, and those with wrong settings, two to thirty times as much.
 _STUCK = 2.0
+# Times what noise leaves: what a fit on other episodes may leave. At the truth it is one, and the
+# steps of short runs vary by a fifth of it.
+_LEFT = 1.5
 # Share of the movement that neither weights nor chance explain, from which on it is worth a note.
 _NOTED = 0.005
 # Settings that people have when they say nothing: Stable-Baselines3's own and CleanRL's.
@@ -174,12 +177,14 @@ class _Fitted:
         learner: The update.
         loss: Per step, on the first ones.
         convincing: Whether they explain the steps, where the fit itself tells (fresh episodes).
+        left: There: what is left unexplained over what noise leaves.
     """
 
     fit: ReplayFit
     learner: Learner
     loss: float
     convincing: bool | None = None
+    left: float = 1.0
 
     @property
     def stuck(self) -> bool:
@@ -242,7 +247,8 @@ def _fitted_fresh(
             progress=watched.report,
         )
         found = fit_fresh(replay, guess)
-        fits.append(_Fitted(found.fit, learner, -found.fit.explained, found.convincing))
+        loss = -found.fit.explained
+        fits.append(_Fitted(found.fit, learner, loss, found.convincing, found.left))
     return [max(fits, key=lambda one: one.fit.explained)]
 
 
@@ -288,7 +294,7 @@ def _found(
         gain=np.inf,
         words=words,
         rule="replay",
-        solved=_ended(course, stuck=stuck),
+        solved=_ended(fits[0]),
         trace=best.trace,
         rank=len(mean) - gauge.n,
         condition=float(np.linalg.cond(best.covariance)) ** 0.5,
@@ -299,10 +305,10 @@ def _found(
     )
 
 
-def _ended(course: Course, *, stuck: bool) -> Status:
-    if stuck:
+def _ended(best: _Fitted) -> Status:
+    if best.stuck:
         return Status.NOT_CONVERGED
-    return Status.OK if course.known else Status.OTHER_EPISODES
+    return Status.OK if best.left <= _LEFT else Status.OTHER_EPISODES
 
 
 def _mean(fits: Sequence[_Fitted], shares: Float, gauge: Gauge) -> Float:
