@@ -234,12 +234,11 @@ class _Seen:
 
     @property
     def losses(self) -> Float:
-        """What must be small, (K,): noise that is claimed to explain what is left has its price.
+        """Twice the negative log-density of what is left, per direction, (K,).
 
-        Half of the price that a density has: what is left has the prediction's noise in it, which
-        grows as the claim does, and the other half of the price with it.
+        To choose among rewards far apart: to claim much noise explains anything, and has its price.
         """
-        return np.asarray(self.left + 0.5 * np.log(self.noise))
+        return np.asarray(self.left + np.log(self.noise))
 
 
 _TINY = 1e-6
@@ -291,7 +290,8 @@ class _View:
         """Where the steps pull, (q,); rewards must not be preferred for quiet predictions."""
         middle, seen = self.columns.mean(axis=1), self.seen
         pull = np.einsum("itr,tr,t->i", middle, seen.off[0], seen.shares)
-        # Derivatives of the losses, times twice the noise.
+        # What is left has the prediction's own noise in it, which grows as the claim does: half of
+        # the price of noise is paid already.
         chance = seen.noise[0] * seen.shares.sum() * seen.metric.expected
         pull += self.effects(np.log(seen.noise)) * (seen.left[0] - 0.5) * chance
         found = np.linalg.solve(self.curvature, pull)
