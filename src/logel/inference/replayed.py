@@ -43,8 +43,8 @@ _ENOUGH = 0.5
 # Times what fates differ by: what a fit may leave unexplained. With the learner's settings fits
 # leave about as much; stuck ones, and those with wrong settings, two to thirty times as much.
 _STUCK = 2.0
-# Times what noise leaves: what a fit on other episodes may leave. At the truth it is one, and the
-# steps of short runs vary by a fifth of it.
+# Times what noise leaves, from which on what is left on other episodes is worth a note: at the
+# truth it is one, and varies by a fifth of it in short runs.
 _LEFT = 1.5
 # Share of the movement that neither weights nor chance explain, from which on it is worth a note.
 _NOTED = 0.005
@@ -177,7 +177,7 @@ class _Fitted:
         learner: The update.
         loss: Per step, on the first ones.
         convincing: Whether they explain the steps, where the fit itself tells (fresh episodes).
-        left: There: what is left unexplained over what noise leaves.
+        left: There: what is left unexplained, over what noise leaves.
     """
 
     fit: ReplayFit
@@ -294,21 +294,21 @@ def _found(
         gain=np.inf,
         words=words,
         rule="replay",
-        solved=_ended(fits[0]),
+        solved=_ended(course, stuck=stuck),
         trace=best.trace,
         rank=len(mean) - gauge.n,
         condition=float(np.linalg.cond(best.covariance)) ** 0.5,
         keeps_scale=False,
         spread=Spread(draws=draws) if watched.intervals else None,
         gains={},
-        notes=_stuck_note(best) if stuck else _misfit_note(best),
+        notes=_stuck_note(best) if stuck else (*_misfit_note(best), *_left_note(fits[0])),
     )
 
 
-def _ended(best: _Fitted) -> Status:
-    if best.stuck:
+def _ended(course: Course, *, stuck: bool) -> Status:
+    if stuck:
         return Status.NOT_CONVERGED
-    return Status.OK if best.left <= _LEFT else Status.OTHER_EPISODES
+    return Status.OK if course.known else Status.OTHER_EPISODES
 
 
 def _mean(fits: Sequence[_Fitted], shares: Float, gauge: Gauge) -> Float:
@@ -332,6 +332,16 @@ def _misfit_note(fit: ReplayFit) -> tuple[str, ...]:
     return (
         f"{100 * fit.misfit:.1f}% of the usual movement is neither the weights' doing nor chance: "
         "the learner's settings may be others than the history says; intervals allow for that",
+    )
+
+
+def _left_note(best: _Fitted) -> tuple[str, ...]:
+    """What to know of a fit on other episodes that leaves more than their noise."""
+    if best.left < _LEFT:
+        return ()
+    return (
+        f"these weights leave {best.left:.1f} times as much of the steps as noise leaves: the fit "
+        "may be far off (try another seed), or the learner's settings are others",
     )
 
 

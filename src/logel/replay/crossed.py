@@ -49,7 +49,8 @@ class Metric:
         stretched = values + _FLOOR * values[0] + 1e-12
         basis, variance = vectors / np.sqrt(stretched), values / stretched
         noise = ((apart @ basis) ** 2).sum(axis=2).mean(axis=0)
-        size = np.mean([((moved @ basis) ** 2).sum(axis=3).mean(axis=(0, 1)) for moved in rounds], 0)
+        sizes = [((moved @ basis) ** 2).sum(axis=3).mean(axis=(0, 1)) for moved in rounds]
+        size = np.mean(sizes, axis=0)
         smooth = np.pad(np.log(np.maximum(noise, _LEAST * size) + 1e-300), 1, mode="edge")
         smooth = np.convolve(smooth, _KERNEL, mode="valid")
         return cls(basis, np.exp(0.5 * smooth) / np.sqrt(max(variance.sum(), 1.0)), variance)
@@ -82,19 +83,14 @@ class Moments:
         pull = np.einsum("itr,tr->ti", columns.mean(axis=1), observed)
         return cls(crossed(columns), pull)
 
-    @property
-    def total(self) -> tuple[Float, Float]:
-        """Sums over steps."""
-        return self.gram.sum(axis=0), self.pull.sum(axis=0)
-
-    def held(self, counts: Float | None = None) -> Float:
+    def held(self, counts: Float) -> Float:
         """Gram (c, c) of steps, each so many times; directions that few tell of are held."""
-        gram = positive(self.gram.sum(axis=0) if counts is None else np.tensordot(counts, self.gram, 1))
+        gram = positive(np.tensordot(counts, self.gram, axes=1))
         return np.asarray(gram + _RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram)))
 
     def answer(self, counts: Float) -> Float:
         """Weights (c,) that steps ask for, each counted so many times."""
-        return np.linalg.solve(self.held(counts), counts @ self.pull)
+        return np.asarray(np.linalg.solve(self.held(counts), counts @ self.pull))
 
 
 def crossed(columns: Float) -> Float:
@@ -103,8 +99,8 @@ def crossed(columns: Float) -> Float:
     return 0.5 * (gram + gram.transpose(0, 2, 1))
 
 
-def positive(gram: Float, least: float = 1e-3) -> Float:
+def positive(gram: Float) -> Float:
     """Crossed products of noise may be negative: what they do not tell, they do not exclude."""
     values, vectors = np.linalg.eigh(gram)
-    floor = least * max(float(values[-1]), 1e-300)
+    floor = 1e-3 * max(float(values[-1]), 1e-300)
     return np.asarray((vectors * np.maximum(values, floor)) @ vectors.T)

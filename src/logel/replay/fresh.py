@@ -6,10 +6,9 @@ one batch. That noise is large but lies in few directions, and what halves of th
 tells which: movements are compared in units of it, so that quiet directions say most.
 
 Our prediction is noisy as well, and how noisy depends on the reward. Plain least squares would
-prefer rewards whose predictions are quiet, whether they are right or not. So what a reward leaves
-is divided by what it may leave: by the learner's noise and that of the reward's own prediction.
-Where both are known this has its minimum at the truth, however large the noise is (total least
-squares), and the minimum is about one: a fit knows whether it has arrived.
+prefer rewards whose predictions are quiet, whether they are right or not. So the pull on the
+weights has a term that makes up for it (as total least squares has): it is nothing at the truth,
+however large the noise is. There about as much is left as noise leaves.
 
 Movements are nearly odd and linear in the direction of the reward: replays of rewards all over the
 sphere give a first answer, others around it a better one, Gauss and Newton the rest. Effects of the
@@ -21,16 +20,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import torch
 
 from logel.replay.batch import Batch
 from logel.replay.course import Course, StepShare
-from logel.replay.crossed import Metric, Moments, crossed
+from logel.replay.crossed import Metric, Moments
 from logel.replay.fates import simplex
 from logel.replay.fit import ReplayFit
+from logel.replay.fresh_view import Seen, View, squares
 from logel.replay.learner import Learner
 from logel.replay.movement import Movement, spread_rows
 from logel.replay.streams import Streams
@@ -44,22 +43,6 @@ _LENGTH, _LENGTHS = 0.4, (2.0, 0.4)
 _OTHERS = 8
 # The most rounds; distance of their candidates from the centre, relative to its length.
 _ROUNDS, _WIDE, _NARROW = 5, 0.4, 0.3
-# The farthest that a round may go: across, and in logs of the length; and the squared way, per
-# weight and in units of what is chance, that is not worth another round.
-_FARTHEST, _LONGER, _SHORT = 0.5, 0.7, 0.1
-# Where more than this times what noise leaves is left, no round is the last before its time.
-_GOOD = 1.5
-# How much curvature there is at least, of the mean one; and of the length, in squared units of it.
-_FLAT, _KNOWN = 0.02, 2.0
-# How much wider intervals are than linear theory says, squared: effects and the units of noise are
-# estimates.
-_INFLATED = 2.0
-# How much less must be left at another length to go there at once.
-_BETTER = 0.1
-# Steps of which this many times the usual is left count half.
-_FAR = 3.0
-# Share of the effects' squares that is no noise, at least.
-_RELIABLE = 0.2
 # Steps turned round by chance: how well they are explained is the measure of what is.
 _TURNED, _LEVEL = 400, 0.99
 
@@ -171,175 +154,6 @@ def together(course: Course) -> Course:
     return replace(course, movements=movements)
 
 
-@dataclass(frozen=True, eq=False)
-class _Round:
-    """Candidates that were replayed with the same random numbers.
-
-    Attributes:
-        weights: (K, q).
-        moved: Movements (K, 2, m, D) on two halves.
-    """
-
-    weights: Float
-    moved: Float
-
-    @classmethod
-    def of(cls, replay: FreshReplay, weights: Float, number: int) -> _Round:
-        """Replay them."""
-        return cls(weights, replay.replayed(weights, number))
-
-    def losses(self, metric: Metric, observed: Float) -> Float:
-        """How badly each candidate explains the steps, (K,)."""
-        return _Seen.of(self, metric, observed).losses
-
-
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """Candidates' movements in units of noise.
-
-    Attributes:
-        halves: (K, 2, m, r).
-        off: What they leave of the observed steps, (K, m, r).
-        shares: How much every step counts, (m,).
-        metric: The units.
-    """
-
-    halves: Float
-    off: Float
-    shares: Float
-    metric: Metric
-
-    @classmethod
-    def of(cls, one: _Round, metric: Metric, observed: Float, centre: int | None = None) -> _Seen:
-        """As one of them leaves it, steps of which much is left count less; or the best of all."""
-        halves = metric.seen(one.moved)
-        off = metric.seen(observed) - halves.mean(axis=1)
-        squares = _squares(off)
-        usual = squares.min(axis=0) if centre is None else squares[centre]
-        return cls(halves, off, 1 / (1 + usual / (_FAR * np.median(usual) + 1e-300)), metric)
-
-    @cached_property
-    def noise(self) -> Float:
-        """Squared noise of the candidates' own predictions, over the usual one, (K,)."""
-        apart = _squares(0.5 * (self.halves[:, 0] - self.halves[:, 1])) @ self.shares
-        return np.asarray(apart / (self.shares.sum() * self.metric.expected) + _TINY)
-
-    @cached_property
-    def left(self) -> Float:
-        """What candidates leave over what noise would, (K,): the learner's and their own."""
-        squares = _squares(self.off) @ self.shares
-        return np.asarray(
-            squares / (2 * self.noise) / (self.shares.sum() * self.metric.expected)
-        )
-
-    @property
-    def losses(self) -> Float:
-        """Twice the negative log-density of what is left, per direction, (K,).
-
-        To choose among rewards far apart: to claim much noise explains anything, and has its price.
-        """
-        return np.asarray(self.left + np.log(self.noise))
-
-
-_TINY = 1e-6
-
-
-@dataclass(frozen=True, eq=False)
-class _View:
-    """The steps from one centre, in q coordinates: q - 1 across it, and the log of its length.
-
-    Attributes:
-        one: The centre, two lengths, and the corners of a simplex around it.
-        across: (q - 1, q), as long as the centre.
-        corners: In these coordinates, (q, q - 1).
-        seen: In units of noise.
-    """
-
-    one: _Round
-    across: Float
-    corners: Float
-    seen: _Seen
-
-    @property
-    def centre(self) -> Float:
-        """(q,)."""
-        return np.asarray(self.one.weights[0])
-
-    def effects(self, values: Float) -> Float:
-        """Of the coordinates, (q, ...), from what the candidates (2q + 1, ...) have."""
-        across = np.tensordot(np.linalg.pinv(self.corners), values[3:], axes=1)
-        longer = (values[1] - values[2]) / (2 * np.log(2.0))
-        return np.concatenate([across, longer[None]])
-
-    @cached_property
-    def columns(self) -> Float:
-        """Effects on both halves, (q, 2, m, r)."""
-        return self.effects(self.seen.halves)
-
-    @cached_property
-    def curvature(self) -> Float:
-        """(q, q), with what is flat held."""
-        middle, q = self.columns.mean(axis=1), len(self.centre)
-        gram = np.einsum("itr,jtr,t->ij", middle, middle, self.seen.shares)
-        held = np.full(q, _FLAT * np.trace(gram[:-1, :-1]) / max(q - 1, 1))
-        held[-1] = _KNOWN * self.seen.shares.mean()
-        return np.asarray(gram + np.diag(held) + 1e-12 * np.eye(q))
-
-    @cached_property
-    def shift(self) -> Float:
-        """Where the steps pull, (q,); rewards must not be preferred for quiet predictions."""
-        middle, seen = self.columns.mean(axis=1), self.seen
-        pull = np.einsum("itr,tr,t->i", middle, seen.off[0], seen.shares)
-        # What is left has the prediction's own noise in it, which grows as the claim does: half of
-        # the price of noise is paid already.
-        chance = seen.noise[0] * seen.shares.sum() * seen.metric.expected
-        pull += self.effects(np.log(seen.noise)) * (seen.left[0] - 0.5) * chance
-        found = np.linalg.solve(self.curvature, pull)
-        here, longer, shorter = seen.losses[:3]
-        if min(longer, shorter) < here - _BETTER:
-            found[-1] = _LONGER if longer < shorter else -_LONGER
-        return np.asarray(found)
-
-    def ahead(self, share: float) -> Float:
-        """A share of the way that the steps pull, no farther than is seen."""
-        across = self.shift[:-1]
-        across = share * across * min(1.0, _FARTHEST / max(float(np.linalg.norm(across)), 1e-300))
-        size, length = np.linalg.norm(self.centre), share * self.shift[-1]
-        turned = self.centre + across @ self.across
-        turned = turned * size / np.linalg.norm(turned)
-        return np.asarray(turned * np.exp(np.clip(length, -_LONGER, _LONGER)))
-
-    @property
-    def arrived(self) -> bool:
-        """Whether another round would tell no more than chance does."""
-        squared = float(self.shift @ np.linalg.pinv(self.covariance) @ self.shift)
-        return bool(self.seen.left[0] < _GOOD and squared < _SHORT * len(self.shift))
-
-    @cached_property
-    def covariance(self) -> Float:
-        """Of the shift, (q, q)."""
-        seen, middle = self.seen, self.columns.mean(axis=1)
-        noise = np.einsum(
-            "itr,jtr,t,r->ij", middle, middle, seen.shares**2, seen.metric.variance
-        )
-        # What is left has our noise and the learner's; or more, where something is wrong.
-        noise *= 2 * seen.noise[0] * max(1.0, seen.left[0]) * _INFLATED
-        gram = np.einsum("itr,jtr,t->ij", middle, middle, seen.shares)
-        held = self.curvature - gram
-        values, vectors = np.linalg.eigh(self.curvature)
-        root = (vectors * np.sqrt(values)) @ vectors.T
-        inverse = (vectors / np.sqrt(values)) @ vectors.T
-        known = np.einsum("tij,t->ij", crossed(self.columns), seen.shares) + held
-        shares, turn = np.linalg.eigh(inverse @ known @ inverse)
-        known = root @ (turn * np.clip(shares, _RELIABLE, 1.0)) @ turn.T @ root
-        back = np.linalg.pinv(known)
-        return np.asarray(back @ noise @ back)
-
-
-def _squares(rows: Float) -> Float:
-    return np.asarray((rows**2).sum(axis=-1))
-
-
 def fit_fresh(replay: FreshReplay, guess: Float) -> FreshFit:
     """Fit weights; the guess (q,), in the given features, is one of the first candidates."""
     rng = np.random.default_rng([replay.seed, 13])
@@ -349,7 +163,7 @@ def fit_fresh(replay: FreshReplay, guess: Float) -> FreshFit:
     for k in range(_ROUNDS):
         rounds.append(_Around.replayed(replay, centre, _NARROW if k else _WIDE, rng))
         # What noise is like is known better with every round: all are seen again.
-        metric = Metric.of([*first, *(one.candidates.moved for one in rounds)])
+        metric = Metric.of([*first, *(one.moved for one in rounds)])
         seen = [one.seen(metric, replay.observed) for one in rounds]
         losses = [float(view.seen.losses[0]) for view in seen]
         better = losses[k] <= losses[best]
@@ -359,16 +173,21 @@ def fit_fresh(replay: FreshReplay, guess: Float) -> FreshFit:
         centre = seen[best].ahead(share)
         if better and seen[best].arrived:
             break
-    return _found(replay, seen[best], best == len(rounds) - 1, trace)
+    return _found(replay, seen[best], rounds[best].moved[0], best == len(rounds) - 1, trace)
 
 
 @dataclass(frozen=True, eq=False)
 class _Around:
-    """What `_View` says, before it is seen in units of noise."""
+    """What a `View` sees, before there are units of noise.
 
-    candidates: _Round
+    Attributes:
+        moved: Movements (q + 3, 2, m, D) of the centre, two other lengths, and corners around it.
+    """
+
+    centre: Float
     across: Float
     corners: Float
+    moved: Float
 
     @classmethod
     def replayed(
@@ -379,13 +198,14 @@ class _Around:
         drawn = np.column_stack([centre, rng.standard_normal((q, q - 1))])
         across = np.linalg.norm(centre) * np.linalg.qr(drawn)[0][:, 1:].T
         corners = spread * simplex(q - 1, rng)
-        weights = np.concatenate([centre * np.array([[1.0], [2.0], [0.5]]), centre + corners @ across])
-        return cls(_Round.of(replay, weights, 2), across, corners)
+        lengths = centre * np.array([[1.0], [2.0], [0.5]])
+        candidates = np.concatenate([lengths, centre + corners @ across])
+        return cls(centre, across, corners, replay.replayed(candidates, 2))
 
-    def seen(self, metric: Metric, observed: Float) -> _View:
+    def seen(self, metric: Metric, observed: Float) -> View:
         """In units of noise."""
-        seen = _Seen.of(self.candidates, metric, observed, 0)
-        return _View(self.candidates, self.across, self.corners, seen)
+        seen = Seen.of(self.moved, metric, observed, 0)
+        return View(self.centre, self.across, self.corners, seen)
 
 
 def _first(
@@ -394,24 +214,24 @@ def _first(
     """Weights (q,), in units of the scale; and what was replayed on the way."""
     q = len(replay.scale)
     turn = np.linalg.qr(rng.standard_normal((q, q)))[0]
-    sphere = _Round.of(replay, _LENGTH * np.concatenate([turn, -turn]), 1)
-    metric = Metric.of([sphere.moved])
-    up, down = np.split(metric.seen(sphere.moved), 2)
+    sphere = replay.replayed(_LENGTH * np.concatenate([turn, -turn]), 1)
+    metric = Metric.of([sphere])
+    up, down = np.split(metric.seen(sphere), 2)
     columns = np.einsum("kq,khtr->qhtr", turn, 0.5 * (up - down))
     # Lengths are those of the learner's steps, which tell little of the reward.
-    columns /= np.sqrt(_squares(columns).mean(axis=(0, 1)))[:, None] + 1e-300
+    columns /= np.sqrt(squares(columns).mean(axis=(0, 1)))[:, None] + 1e-300
     observed = metric.seen(replay.observed)
-    moments = Moments.of(columns, observed / (np.sqrt(_squares(observed))[:, None] + 1e-300))
+    moments = Moments.of(columns, observed / (np.sqrt(squares(observed))[:, None] + 1e-300))
     m = len(moments.pull)
     counts = [np.ones(m), *rng.multinomial(m, np.full(m, 1 / m), _OTHERS)]
     answers = [moments.answer(one) for one in counts]
     tried = [_LENGTH * _unit(one) for one in (answers[0], guess, *answers[1:]) if np.any(one)]
     tried += [factor * one for factor in _LENGTHS for one in tried[:2]]
-    second = _Round.of(replay, np.stack(tried), 2)
-    replayed = [sphere.moved, second.moved]
-    losses = second.losses(Metric.of(replayed), replay.observed)
+    second = np.stack(tried)
+    replayed = [sphere, replay.replayed(second, 2)]
+    losses = Seen.of(replayed[1], Metric.of(replayed), replay.observed).losses
     logger.info("replay on fresh episodes: losses of the first candidates %s", losses.round(2))
-    return second.weights[int(np.argmin(losses))], replayed
+    return second[int(np.argmin(losses))], replayed
 
 
 def _unit(weights: Float) -> Float:
@@ -420,7 +240,7 @@ def _unit(weights: Float) -> Float:
 
 
 def _found(
-    replay: FreshReplay, view: _View, untried: bool, trace: Sequence[float]
+    replay: FreshReplay, view: View, middle: Float, untried: bool, trace: Sequence[float]
 ) -> FreshFit:
     """What is found from the last view, and how sure that is."""
     covariance, shift = view.covariance, view.shift.copy()
@@ -435,23 +255,23 @@ def _found(
         weights / replay.scale,
         directions @ covariance @ directions.T,
         max(len(replay.course) - 1, 1),
-        _steps(replay, view),
+        _steps(replay, view, middle),
         np.array(trace),
     )
     return FreshFit(fit, _convincing(replay, view), float(view.seen.left[0]))
 
 
-def _steps(replay: FreshReplay, view: _View) -> list[StepShare]:
+def _steps(replay: FreshReplay, view: View, halves: Float) -> list[StepShare]:
     """For the report: how much of each step the centre explains, in units of noise."""
     middle, observed = view.seen.halves[0].mean(axis=0), view.seen.metric.seen(replay.observed)
-    sizes = _squares(observed) + 1e-300
-    cosines = (middle * observed).sum(axis=1) / np.sqrt(sizes * (_squares(middle) + 1e-300))
+    sizes = squares(observed) + 1e-300
+    cosines = (middle * observed).sum(axis=1) / np.sqrt(sizes * (squares(middle) + 1e-300))
     noise = 2 * view.seen.noise[0] * view.seen.metric.expected
     moved = np.linalg.norm(replay.observed, axis=1)
-    predicted = np.linalg.norm(view.one.moved[0].mean(axis=0), axis=1)
+    predicted = np.linalg.norm(halves.mean(axis=0), axis=1)
     return [
         StepShare(
-            unexplained=float(_squares(view.seen.off[0])[t] / sizes[t]),
+            unexplained=float(squares(view.seen.off[0])[t] / sizes[t]),
             scatter=float(noise / sizes[t]),
             cosine=float(cosines[t]),
             moved=float(moved[t]),
@@ -461,12 +281,12 @@ def _steps(replay: FreshReplay, view: _View) -> list[StepShare]:
     ]
 
 
-def _convincing(replay: FreshReplay, view: _View) -> bool:
+def _convincing(replay: FreshReplay, view: View) -> bool:
     """Whether the steps are explained better than if each had gone back or forth by chance."""
     root = np.sqrt(view.seen.shares)[:, None]
     columns = np.concatenate([view.seen.halves[:1], view.columns[:-1]])
     moments = Moments.of(columns * root, view.seen.metric.seen(replay.observed) * root)
     signs = np.random.default_rng([replay.seed, 17]).choice([-1.0, 1.0], (_TURNED, len(root)))
     pulls = np.concatenate([np.ones((1, len(root))), signs]) @ moments.pull
-    gained = np.einsum("ni,ij,nj->n", pulls, np.linalg.inv(moments.held()), pulls)
+    gained = np.einsum("ni,ij,nj->n", pulls, np.linalg.inv(moments.held(np.ones(len(root)))), pulls)
     return bool(gained[0] > np.quantile(gained[1:], _LEVEL))
