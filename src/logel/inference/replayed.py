@@ -43,6 +43,9 @@ _ENOUGH = 0.5
 # Times what fates differ by: what a fit may leave unexplained. With the learner's settings fits
 # leave about as much; stuck ones, and those with wrong settings, two to thirty times as much.
 _STUCK = 2.0
+# Times what noise leaves, from which on what is left on other episodes is worth a note: at the
+# truth it is one, and varies by a fifth of it in short runs.
+_LEFT = 1.5
 # Share of the movement that neither weights nor chance explain, from which on it is worth a note.
 _NOTED = 0.005
 # Settings that people have when they say nothing: Stable-Baselines3's own and CleanRL's.
@@ -174,12 +177,14 @@ class _Fitted:
         learner: The update.
         loss: Per step, on the first ones.
         convincing: Whether they explain the steps, where the fit itself tells (fresh episodes).
+        left: There: what is left unexplained, over what noise leaves.
     """
 
     fit: ReplayFit
     learner: Learner
     loss: float
     convincing: bool | None = None
+    left: float = 1.0
 
     @property
     def stuck(self) -> bool:
@@ -242,7 +247,8 @@ def _fitted_fresh(
             progress=watched.report,
         )
         found = fit_fresh(replay, guess)
-        fits.append(_Fitted(found.fit, learner, -found.fit.explained, found.convincing))
+        loss = -found.fit.explained
+        fits.append(_Fitted(found.fit, learner, loss, found.convincing, found.left))
     return [max(fits, key=lambda one: one.fit.explained)]
 
 
@@ -296,7 +302,7 @@ def _found(
         keeps_scale=False,
         spread=Spread(draws=draws) if watched.intervals else None,
         gains={},
-        notes=_stuck_note(best) if stuck else _misfit_note(best),
+        notes=_stuck_note(best) if stuck else (*_misfit_note(best), *_left_note(fits[0])),
     )
 
 
@@ -327,6 +333,16 @@ def _misfit_note(fit: ReplayFit) -> tuple[str, ...]:
     return (
         f"{100 * fit.misfit:.1f}% of the usual movement is neither the weights' doing nor chance: "
         "the learner's settings may be others than the history says; intervals allow for that",
+    )
+
+
+def _left_note(best: _Fitted) -> tuple[str, ...]:
+    """What to know of a fit on other episodes that leaves more than their noise."""
+    if best.left < _LEFT:
+        return ()
+    return (
+        f"these weights leave {best.left:.1f} times as much of the steps as noise leaves: the fit "
+        "may be far off (try another seed), or the learner's settings are others",
     )
 
 

@@ -1,16 +1,18 @@
 """Replay where the learner's own episodes were not seen: checkpoints that somebody rolled out.
 
-The learner went where its own episodes led it, and we have others of the same policies: both its
-movements and ours have noise. What disjoint halves of the episodes differ by tells what the noise
-is like, and movements are compared in units of it: some learners jitter along a few directions.
+The learner went where its own episodes led it, and we have others of the same policies. With the
+true reward its step and ours are two draws of one distribution: what is left has twice the noise of
+one batch. That noise is large but lies in few directions, and what halves of the episodes differ by
+tells which: movements are compared in units of it, so that quiet directions say most.
 
-First answer: movements are nearly odd and linear in the direction of the reward, so replays of
-rewards all over the sphere give weights at once, from all steps; products are those of disjoint
-halves, since noise multiplied with itself looks like an effect. Then Gauss and Newton from there,
-on all episodes: halves are twice as noisy. Steps that are not explained count for less.
+Our prediction is noisy as well, and how noisy depends on the reward. Plain least squares would
+prefer rewards whose predictions are quiet, whether they are right or not. So the pull on the
+weights has a term that makes up for it (as total least squares has): it is nothing at the truth,
+however large the noise is. There about as much is left as noise leaves.
 
-How sure: what pairs of neighbouring steps disagree about, and what the two halves of the episodes
-would have made of it.
+Movements are nearly odd and linear in the direction of the reward: replays of rewards all over the
+sphere give a first answer, others around it a better one, Gauss and Newton the rest. Effects of the
+weights are noisy, too: for how sure one can be, their size is that of products of two halves.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ import torch
 
 from logel.replay.batch import Batch
 from logel.replay.course import Course, StepShare
-from logel.replay.crossed import Metric, Moments, positive
+from logel.replay.crossed import Metric, Moments
+from logel.replay.fates import simplex
 from logel.replay.fit import ReplayFit
+from logel.replay.fresh_view import Seen, View, squares
 from logel.replay.learner import Learner
 from logel.replay.movement import Movement, spread_rows
 from logel.replay.streams import Streams
@@ -33,21 +37,12 @@ from logel.types import Array, Float, Progress
 
 logger = logging.getLogger(__name__)
 
-# Rounds, and the distance of a round's candidates from their centre, relative to its length: where
-# the centre is not yet known, and later on.
-_ROUNDS, _WIDE, _NARROW = 4, 0.3, 0.15
-# The farthest that a round may go, and how little curvature there is at least, of the mean one.
-_FARTHEST, _FLAT = 0.5, 0.02
-# Squared distance of two movements of length one at which a step counts half.
-_FAR = 0.3
-# Steps left out together: what a critic has not learnt at one step it lacks at the next one too.
-_TOGETHER = 2
-# Factor of the reward's scale that is tried up and down.
-_SCALE = np.log(2.0)
-# How much farther off answers were than steps and halves say, squared, on development runs.
-_INFLATED = 4.0
-# Not a half but all episodes.
-_WHOLE = 2
+# Length of the first rewards, in units of the features' scale, and factors of it that are tried.
+_LENGTH, _LENGTHS = 0.4, (2.0, 0.4)
+# First answers of resampled steps that are tried, too.
+_OTHERS = 8
+# The most rounds; distance of their candidates from the centre, relative to its length.
+_ROUNDS, _WIDE, _NARROW = 5, 0.4, 0.3
 # Steps turned round by chance: how well they are explained is the measure of what is.
 _TURNED, _LEVEL = 400, 0.99
 
@@ -59,10 +54,12 @@ class FreshFit:
     Attributes:
         fit: Weights and steps.
         convincing: Whether the steps are explained better than steps turned round by chance.
+        left: What is left unexplained over what noise leaves: about one where all is well.
     """
 
     fit: ReplayFit
     convincing: bool
+    left: float
 
 
 class FreshReplay:
@@ -88,54 +85,36 @@ class FreshReplay:
     ) -> None:
         self.course, self.learner = together(course), learner
         self.rollout, self.seed = rollout, seed
-        self.scale = _sizes(course.batches)
+        self.scale = course.scale
         self.observed = np.stack(self.course.observed)
-        self.moved: list[Float] = []
         self._progress = progress or (lambda what, done, total: None)
-        self.rounds = 0
 
-    def replayed(self, weights: Float) -> Float:
+    def replayed(self, weights: Float, number: int) -> Float:
         """Movements (K, 2, m, D) of weights (K, q), in units of the scale, on two halves.
 
-        All weights see the same halves, critics and random numbers.
+        All weights see the same halves, critics and random numbers, those of the given number.
         """
-        self.rounds += 1
-        moved = self._on(weights, self.rounds, (0, 1))
-        self.moved.append(moved)
-        return moved
-
-    def whole(self, weights: Float) -> Float:
-        """Movements (K, m, D) on all episodes, with random numbers that are always the same."""
-        return self._on(weights, 0, (_WHOLE,))[:, 0]
-
-    def _on(self, weights: Float, number: int, parts: Sequence[int]) -> Float:
         course = self.course
         chance = np.random.default_rng([self.seed, number, 2])
-        copies = [_Part(self, weights / self.scale, number, k) for k in parts]
-        moved = np.empty((len(weights), len(parts), *self.observed.shape))
+        copies = [_Half(self, weights / self.scale, number, k) for k in (0, 1)]
+        moved = np.empty((len(weights), 2, *self.observed.shape))
         for t, batch in enumerate(course.batches):
             order = chance.permutation(batch.stage.n_episodes)
             for k, copy in enumerate(copies):
                 # A single episode cannot be halved.
-                whole = copy.part == _WHOLE or len(order) == 1
-                episodes = order if whole else order[copy.part :: 2]
+                episodes = order[k::2] if len(order) > 1 else order
                 moved[:, k, t] = copy.step(t, np.sort(episodes))
             self._progress("replaying", t + 1, len(course))
         return moved
 
-    def metric(self) -> Metric:
-        """From what halves differed by in all rounds so far."""
-        return Metric.of(np.concatenate(self.moved))
 
+class _Half:
+    """Copies of the learner that see one half of every stage's episodes."""
 
-class _Part:
-    """Copies of the learner that see one half of every stage's episodes, or all of them."""
-
-    def __init__(self, replay: FreshReplay, weights: Float, number: int, part: int) -> None:
-        self.part = part
+    def __init__(self, replay: FreshReplay, weights: Float, number: int, half: int) -> None:
         self.course, self.learner, self.n = replay.course, replay.learner, len(weights)
-        self.rng = [np.random.default_rng([replay.seed, number, part])]
-        self.chance = np.random.default_rng([replay.seed, number, part, 1])
+        self.rng = [np.random.default_rng([replay.seed, number, half])]
+        self.chance = np.random.default_rng([replay.seed, number, half, 1])
         first = self.learner.initial(self.rng)
         self.state = self.learner.chosen(first, np.zeros(self.n, dtype=int))
         self.weights = torch.as_tensor(weights)
@@ -175,215 +154,139 @@ def together(course: Course) -> Course:
     return replace(course, movements=movements)
 
 
-def _sizes(batches: Sequence[Batch]) -> Float:
-    """How large features get, but for one of a thousand values, (q,).
-
-    A weight nobody can know is best guessed small: in units of what it could pay at most.
-    """
-    rows = np.concatenate([np.abs(batch.features.double().cpu().numpy()) for batch in batches])
-    sizes = np.quantile(rows, 0.999, axis=0)
-    return np.where(sizes > 0, sizes, 1.0)
-
-
-@dataclass(frozen=True, eq=False)
-class _Chart:
-    """Coordinates around a centre: q - 1 across it."""
-
-    centre: Float
-    across: Float
-
-    @classmethod
-    def at(cls, centre: Float, rng: np.random.Generator) -> _Chart:
-        q = len(centre)
-        drawn = np.column_stack([centre, rng.standard_normal((q, q - 1))])
-        return cls(centre, np.linalg.qr(drawn)[0][:, 1:].T)
-
-    def candidates(self, spread: float) -> Float:
-        """The centre, two lengths, and pairs on both sides of it, (2q + 1, q)."""
-        away = spread * np.linalg.norm(self.centre) * self.across
-        scaled = self.centre * np.exp([[_SCALE], [-_SCALE]])
-        return np.concatenate([self.centre[None], scaled, self.centre + away, self.centre - away])
-
-    def effects(self, seen: Float, spread: float) -> Float:
-        """Of the coordinates, (q - 1, m, r), from movements (2q + 1, m, r) of the candidates."""
-        up, down = np.split(seen[3:], 2)
-        return (up - down) / (2 * spread)
-
-    def to(self, shift: Float) -> Float:
-        """Weights at given coordinates, of the same length."""
-        size = np.linalg.norm(self.centre)
-        turned = self.centre / size + shift @ self.across
-        return np.asarray(turned / np.linalg.norm(turned) * size)
-
-
-@dataclass(frozen=True, eq=False)
-class _View:
-    """The steps from one centre; all movements are of length one, in the metric.
-
-    Attributes:
-        chart: Around the centre.
-        spread: Of the candidates, relative to its length.
-        observed: Steps (m, r).
-        seen: Of the candidates, (2q + 1, m, r).
-    """
-
-    chart: _Chart
-    spread: float
-    observed: Float
-    seen: Float
-
-    @property
-    def losses(self) -> Float:
-        """At the candidates, (2q + 1,)."""
-        return np.asarray(np.log1p(_squares(self.observed - self.seen) / _FAR).sum(axis=1))
-
-    def normal(self, seen: Float, shares: Float) -> tuple[Float, Float]:
-        """Curvature (m, q - 1, q - 1) and pull (m, q - 1), step by step."""
-        effects = self.chart.effects(seen, self.spread)
-        gram = np.einsum("itr,jtr,t->tij", effects, effects, shares)
-        return gram, np.einsum("itr,tr,t->ti", effects, self.observed - seen[0], shares)
-
-    @property
-    def shares(self) -> Float:
-        """How much every step counts, (m,)."""
-        return np.asarray(1 / (_FAR + _squares(self.observed - self.seen[0])))
-
-    def shift(self) -> Float:
-        """Where the steps pull, no farther than is seen."""
-        found = _solved(*self.normal(self.seen, self.shares))
-        return np.asarray(found * min(1.0, _FARTHEST / max(float(np.linalg.norm(found)), 1e-300)))
-
-    def ahead(self, share: float) -> Float:
-        """A share of the way to the best centre, (q,), of the best length that was tried."""
-        lengths = np.array([1.0, np.exp(_SCALE), np.exp(-_SCALE)])
-        return self.chart.to(share * self.shift()) * lengths[int(np.argmin(self.losses[:3]))]
-
-
-def _squares(rows: Float) -> Float:
-    return np.asarray((rows**2).sum(axis=-1))
-
-
-def _solved(gram: Float, pull: Float) -> Float:
-    """The shift (q - 1,) that steps agree on."""
-    total = gram.sum(axis=0)
-    flat = _FLAT * np.trace(total) / len(total) * np.eye(len(total))
-    return np.asarray(np.linalg.solve(total + flat, pull.sum(axis=0)))
-
-
 def fit_fresh(replay: FreshReplay, guess: Float) -> FreshFit:
     """Fit weights; the guess (q,), in the given features, is one of the first candidates."""
     rng = np.random.default_rng([replay.seed, 13])
-    centre, moments = first_answer(replay, guess * replay.scale, rng)
-    metric = replay.metric()
-    here = _view(replay, metric, centre, _WIDE, rng)
-    share, trace = 1.0, [here.losses[0]]
-    for _ in range(_ROUNDS - 1):
-        there = _view(replay, metric, here.ahead(share), _NARROW, rng)
-        trace.append(there.losses[0])
-        better = there.losses[0] < here.losses[0]
-        here, share = (there, 1.0) if better else (here, share / 2)
-        logger.info("replay on fresh episodes: %s", here.chart.centre.round(3))
-    return _last(replay, metric, here, np.array(trace), _convincing(moments, replay.seed))
+    centre, first = _first(replay, guess * replay.scale, rng)
+    rounds: list[_Around] = []
+    trace, best, share = [], 0, 1.0
+    for k in range(_ROUNDS):
+        rounds.append(_Around.replayed(replay, centre, _NARROW if k else _WIDE, rng))
+        # What noise is like is known better with every round: all are seen again.
+        metric = Metric.of([*first, *(one.moved for one in rounds)])
+        seen = [one.seen(metric, replay.observed) for one in rounds]
+        losses = [float(view.seen.losses[0]) for view in seen]
+        better = losses[k] <= losses[best]
+        best, share = (k, 1.0) if better else (best, 0.5 * share)
+        trace.append(losses[best])
+        logger.info("replay: %s leaves %s", centre.round(3), seen[k].seen.losses[:3].round(2))
+        centre = seen[best].ahead(share)
+        if better and seen[best].arrived:
+            break
+    return _found(replay, seen[best], rounds[best].moved[0], best == len(rounds) - 1, trace)
 
 
-def _view(
-    replay: FreshReplay, metric: Metric, centre: Float, spread: float, rng: np.random.Generator
-) -> _View:
-    chart = _Chart.at(centre, rng)
-    seen = metric.seen(replay.whole(chart.candidates(spread)))
-    return _View(chart, spread, metric.seen(replay.observed), seen)
+@dataclass(frozen=True, eq=False)
+class _Around:
+    """What a `View` sees, before there are units of noise.
+
+    Attributes:
+        moved: Movements (q + 3, 2, m, D) of the centre, two other lengths, and corners around it.
+    """
+
+    centre: Float
+    across: Float
+    corners: Float
+    moved: Float
+
+    @classmethod
+    def replayed(
+        cls, replay: FreshReplay, centre: Float, spread: float, rng: np.random.Generator
+    ) -> _Around:
+        """Candidates around a centre; always with the same random numbers."""
+        q = len(centre)
+        drawn = np.column_stack([centre, rng.standard_normal((q, q - 1))])
+        across = np.linalg.norm(centre) * np.linalg.qr(drawn)[0][:, 1:].T
+        corners = spread * simplex(q - 1, rng)
+        lengths = centre * np.array([[1.0], [2.0], [0.5]])
+        candidates = np.concatenate([lengths, centre + corners @ across])
+        return cls(centre, across, corners, replay.replayed(candidates, 2))
+
+    def seen(self, metric: Metric, observed: Float) -> View:
+        """In units of noise."""
+        seen = Seen.of(self.moved, metric, observed, 0)
+        return View(self.centre, self.across, self.corners, seen)
 
 
-def first_answer(
+def _first(
     replay: FreshReplay, guess: Float, rng: np.random.Generator
-) -> tuple[Float, Moments]:
-    """Weights (q,), in units of the scale, from rewards all over the sphere; and their products."""
+) -> tuple[Float, list[Float]]:
+    """Weights (q,), in units of the scale; and what was replayed on the way."""
     q = len(replay.scale)
-    turns = [np.linalg.qr(rng.standard_normal((q, q)))[0] for _ in range(2)]
-    size = np.linalg.norm(guess)
-    given = guess[None] / size if size > 0 else np.zeros((0, q))
-    places = np.concatenate([given, turns[0], -turns[1]])
-    moments, gram, pull = _sphere(replay, places)
-    # Directions that few movements tell of must not take over.
-    found = np.linalg.solve(gram + 0.1 * np.trace(gram) / q * np.eye(q), pull)
-    size = np.linalg.norm(found)
-    return np.asarray(found / size) if size > 0 else places[0], moments
+    turn = np.linalg.qr(rng.standard_normal((q, q)))[0]
+    sphere = replay.replayed(_LENGTH * np.concatenate([turn, -turn]), 1)
+    metric = Metric.of([sphere])
+    up, down = np.split(metric.seen(sphere), 2)
+    columns = np.einsum("kq,khtr->qhtr", turn, 0.5 * (up - down))
+    # Lengths are those of the learner's steps, which tell little of the reward.
+    columns /= np.sqrt(squares(columns).mean(axis=(0, 1)))[:, None] + 1e-300
+    observed = metric.seen(replay.observed)
+    moments = Moments.of(columns, observed / (np.sqrt(squares(observed))[:, None] + 1e-300))
+    m = len(moments.pull)
+    counts = [np.ones(m), *rng.multinomial(m, np.full(m, 1 / m), _OTHERS)]
+    answers = [moments.answer(one) for one in counts]
+    tried = [_LENGTH * _unit(one) for one in (answers[0], guess, *answers[1:]) if np.any(one)]
+    tried += [factor * one for factor in _LENGTHS for one in tried[:2]]
+    second = np.stack(tried)
+    replayed = [sphere, replay.replayed(second, 2)]
+    losses = Seen.of(replayed[1], Metric.of(replayed), replay.observed).losses
+    logger.info("replay on fresh episodes: losses of the first candidates %s", losses.round(2))
+    return second[int(np.argmin(losses))], replayed
 
 
-def _sphere(replay: FreshReplay, places: Float) -> tuple[Moments, Float, Float]:
-    """Gram and pull of movements that are linear in the weights but for their length."""
-    moved = replay.replayed(places)
-    metric = replay.metric()
-    seen, observed = metric.seen(moved), metric.seen(replay.observed)
-    gram = np.eye(len(replay.scale))
-    # Lengths are those of the gram, which is that of movements of such lengths.
-    for _ in range(6):
-        size = np.sqrt(np.einsum("ki,ij,kj->k", places, gram, places))
-        columns = np.einsum("qk,khtr->qhtr", np.linalg.pinv(places) * size, seen)
-        moments = Moments.of(columns, observed, metric)
-        gram, pull = moments.total
-        gram = positive(gram) / metric.weight.sum()
-    return moments, gram, pull / metric.weight.sum()
+def _unit(weights: Float) -> Float:
+    size = np.linalg.norm(weights)
+    return np.asarray(weights / size) if size > 0 else weights
 
 
-def _last(
-    replay: FreshReplay, metric: Metric, view: _View, trace: Float, convincing: bool
+def _found(
+    replay: FreshReplay, view: View, middle: Float, untried: bool, trace: Sequence[float]
 ) -> FreshFit:
     """What is found from the last view, and how sure that is."""
-    shift = view.shift()
-    covariance = _covariance(replay, metric, view) + np.outer(shift, shift)
-    centre = view.chart.centre
-    directions = np.linalg.norm(centre) * view.chart.across.T / replay.scale[:, None]
-    steps = _steps(replay, metric, view.seen[0])
+    covariance, shift = view.covariance, view.shift.copy()
+    if not untried:
+        # It was tried, and was no better.
+        covariance = covariance + np.outer(shift, shift)
+    weights = view.ahead(1.0) if untried else view.centre
+    # How long they are is no part of the answer.
+    covariance = covariance[:-1, :-1]
+    directions = view.across.T / replay.scale[:, None]
     fit = ReplayFit(
-        view.chart.to(shift) / replay.scale,
+        weights / replay.scale,
         directions @ covariance @ directions.T,
-        max(len(replay.course) // _TOGETHER - 1, 1),
-        steps,
-        trace / len(steps),
+        max(len(replay.course) - 1, 1),
+        _steps(replay, view, middle),
+        np.array(trace),
     )
-    return FreshFit(fit, convincing)
+    return FreshFit(fit, _convincing(replay, view), float(view.seen.left[0]))
 
 
-def _covariance(replay: FreshReplay, metric: Metric, view: _View) -> Float:
-    """Of the shift, (q - 1, q - 1): pairs of steps that disagree, and halves that do."""
-    gram, pull = view.normal(view.seen, view.shares)
-    pair = np.arange(len(gram)) // _TOGETHER
-    without = [_solved(gram[pair != p], pull[pair != p]) for p in range(pair[-1] + 1)]
-    halves = metric.seen(replay.replayed(view.chart.candidates(view.spread)))
-    found = [_solved(*view.normal(halves[:, k], view.shares)) for k in (0, 1)]
-    apart = (found[0] - found[1]) / 2
-    total = gram.sum(axis=0)
-    total = total + _FLAT * np.trace(total) / len(total) * np.eye(len(total))
-    # One difference tells its size, not its direction.
-    size = float(apart @ total @ apart) / len(apart)
-    spread = np.stack(without) - np.mean(without, axis=0)
-    n = max(len(without), 2)
-    return _INFLATED * (np.asarray((n - 1) / n * spread.T @ spread) + size * np.linalg.inv(total))
-
-
-def _steps(replay: FreshReplay, metric: Metric, middle: Float) -> list[StepShare]:
-    """For the report: how much of each step's direction the centre (m, r) explains."""
-    seen = metric.seen(replay.observed)
-    cosines = (middle * seen).sum(axis=1)
+def _steps(replay: FreshReplay, view: View, halves: Float) -> list[StepShare]:
+    """For the report: how much of each step the centre explains, in units of noise."""
+    middle, observed = view.seen.halves[0].mean(axis=0), view.seen.metric.seen(replay.observed)
+    sizes = squares(observed) + 1e-300
+    cosines = (middle * observed).sum(axis=1) / np.sqrt(sizes * (squares(middle) + 1e-300))
+    noise = 2 * view.seen.noise[0] * view.seen.metric.expected
+    moved = np.linalg.norm(replay.observed, axis=1)
+    predicted = np.linalg.norm(halves.mean(axis=0), axis=1)
     return [
         StepShare(
-            unexplained=float(1 - max(cosines[t], 0.0) ** 2),
-            scatter=float(1 / metric.weight[t]),
+            unexplained=float(squares(view.seen.off[0])[t] / sizes[t]),
+            scatter=float(noise / sizes[t]),
             cosine=float(cosines[t]),
-            moved=float(np.linalg.norm(replay.observed[t])),
-            predicted=float(np.linalg.norm(replay.observed[t])),
+            moved=float(moved[t]),
+            predicted=float(predicted[t]),
         )
-        for t in range(len(seen))
+        for t in range(len(moved))
     ]
 
 
-def _convincing(moments: Moments, seed: int) -> bool:
+def _convincing(replay: FreshReplay, view: View) -> bool:
     """Whether the steps are explained better than if each had gone back or forth by chance."""
-    gram, pull = moments.total
-    gram = positive(gram)
-    inverse = np.linalg.inv(gram + 0.1 * np.trace(gram) / len(gram) * np.eye(len(gram)))
-    signs = np.random.default_rng([seed, 17]).choice([-1.0, 1.0], (_TURNED, len(moments.pull)))
-    turned = signs @ moments.pull
-    gained = np.einsum("ni,ij,nj->n", turned, inverse, turned)
-    return bool(pull @ inverse @ pull > np.quantile(gained, _LEVEL))
+    root = np.sqrt(view.seen.shares)[:, None]
+    columns = np.concatenate([view.seen.halves[:1], view.columns[:-1]])
+    moments = Moments.of(columns * root, view.seen.metric.seen(replay.observed) * root)
+    signs = np.random.default_rng([replay.seed, 17]).choice([-1.0, 1.0], (_TURNED, len(root)))
+    pulls = np.concatenate([np.ones((1, len(root))), signs]) @ moments.pull
+    gained = np.einsum("ni,ij,nj->n", pulls, np.linalg.inv(moments.held(np.ones(len(root)))), pulls)
+    return bool(gained[0] > np.quantile(gained[1:], _LEVEL))
