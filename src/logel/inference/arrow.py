@@ -97,7 +97,7 @@ def order_gain(path: Float, *, seed: int = 0) -> float:
     away = float(((path[0] - others) ** 2).sum())
     if n < _FEWEST_STAGES or away >= float(((path[1:] - others) ** 2).sum()):
         return float("inf")
-    stages = _together(path) / _together(np.ones((n, 1)))
+    stages = thinned(path)
     products = (stages - stages.mean(axis=0)) @ (stages - stages.mean(axis=0)).T
     time = np.arange(len(stages)) - (len(stages) - 1) / 2
     orders = np.tile(time, (_ORDERS + 1, 1))
@@ -106,6 +106,11 @@ def order_gain(path: Float, *, seed: int = 0) -> float:
     along = ((orders @ products) * orders).sum(axis=1)
     gain = float(-np.log(_STRICTER * (along >= along[0] * (1 - 1e-9)).mean()))
     return gain if gain < CONVINCING else float("inf")
+
+
+def thinned(path: Float) -> Float:
+    """Means of neighbouring stages, where there are many of them."""
+    return _together(path) / _together(np.ones((len(path), 1)))
 
 
 def disorder(gain: float) -> tuple[str, ...]:

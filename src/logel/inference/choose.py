@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from logel.data.cache import Arrays, Cache, UnknownPartError, digest
-from logel.inference.arrow import order_gain, restless, runs_forward
+from logel.inference.arrow import order_gain, restless, runs_forward, thinned
 from logel.inference.greedy import greedy_evidence
 from logel.inference.known_path import fit_known_path
 from logel.inference.method import Method
@@ -194,7 +194,7 @@ def ordered(fit: JointFit, walk: JointFit, cloned: Float) -> float:
         (np.diff(cloned, axis=0) - left_of(fit, cloned)).sum(axis=0),
     )
     some = np.unique(np.linspace(0, len(cloned) - 1, _SEEN_STAGES).astype(int))
-    rows = np.concatenate([cloned, ahead[None]])
+    rows = np.concatenate([thinned(cloned), ahead[None]])
     seen = np.concatenate([walk.model.observe(t, middle).times(rows) for t in some], axis=1)
     return max(order_gain(path) for path in (seen[:-1], seen[:-1] @ seen[-1:].T))
 
