@@ -16,13 +16,14 @@ import os
 import re
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
+from io import BytesIO
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -38,6 +39,7 @@ from logel.data.limits import (
     read_json,
     read_plain,
 )
+from logel.data.packed import Packed
 from logel.data.stage import Signature, Stage, check_parameters, check_stage
 from logel.data.store import (
     append_line,
@@ -56,8 +58,9 @@ MANIFEST = "manifest.json"
 STAGES = "stages.jsonl"
 # The last line of a history whose writer was done.
 _COMPLETE = {"complete": True}
+_NO_NOTES: Mapping[str, Any] = {}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_STAGE_NAME = re.compile(r"stage-\d{5,9}\.safetensors")
+_STAGE_NAME = re.compile(r"stage-[0-9]{5,9}\.safetensors")
 # Before there was a field, recorders noted `own_episodes` among the metadata under this name.
 _OWN_EPISODES = "learnt_from_these_episodes"
 
@@ -221,22 +224,16 @@ def _check_json(what: str, value: Any, *, allow_nan: bool = True) -> None:
         raise HistoryError(f"{what} must be JSON-serialisable: {error}") from None
 
 
-class _StageFile(NamedTuple):
-    """One line of the manifest, validated."""
-
-    file: str
-    sha256: str
-    n_bytes: int
-    learning_rate: float | None
-    notes: Mapping[str, Any]
+# What is said of one stage's file; thousands of them are held. An unknown rate is NaN.
+_STAGE_FILE = np.dtype([("file", "S32"), ("sha256", "S64"), ("bytes", "i8"), ("rate", "f8")])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Folder:
     """Stages of a folder, read and verified when asked for."""
 
     path: Path
-    entries: tuple[_StageFile, ...]
+    entries: Array
     signature: Signature
     lists: str
     """The file that lists the stages."""
@@ -247,17 +244,17 @@ class _Folder:
         return len(self.entries)
 
     def __getitem__(self, index: int, /) -> Stage:
-        entry = self.entries[index]
-        path = self.path / entry.file
+        name, digest, n_bytes, _ = self.entries[index].tolist()
+        path = self.path / name.decode()
         if path.is_symlink() or not path.is_file():
             raise FormatError(f"stage {index}: {path} is missing or not a plain file")
-        if (found := path.stat().st_size) != entry.n_bytes:
+        if (found := path.stat().st_size) != n_bytes:
             raise FormatError(
                 f"stage {index}: {path} is corrupted or truncated: it has {found} bytes, but "
-                f"{entry.n_bytes} by {self.lists}"
+                f"{n_bytes} by {self.lists}"
             )
         data = read_plain(path, follow_links=False)
-        if hashlib.sha256(data).hexdigest() != entry.sha256:
+        if hashlib.sha256(data).hexdigest().encode() != digest:
             raise FormatError(
                 f"stage {index}: {path} is corrupted or truncated (its sha256 is not the one in "
                 f"{self.lists}); restore it or leave the stage out"
@@ -303,18 +300,19 @@ def read_folder(path: FilePath) -> Contents:
         metadata = dict(manifest["metadata"])
         own = own_episodes_of(manifest, metadata)
         n_parameters = ... if alone else _parse_count(manifest["n_parameters"])
-    entries, complete = _read_stages(folder, manifest)
-    if not entries:
+    entries, notes, complete = _read_stages(folder, manifest)
+    if not len(entries):
         raise FormatError(f"{folder} holds no stage yet")
+    rates = entries["rate"][1:]
     try:
         return Contents(
             source=_Folder(folder, entries, signature, MANIFEST if alone else STAGES, n_parameters),
             signature=signature,
-            learning_rates=all_or_none([entry.learning_rate for entry in entries[1:]]),
+            learning_rates=None if len(rates) == 0 or np.isnan(rates).any() else rates,
             feature_names=names,
             complete=complete,
             metadata=metadata,
-            notes=tuple(entry.notes for entry in entries),
+            notes=notes,
             own_episodes=own,
         )
     except HistoryError as error:
@@ -367,29 +365,37 @@ def recorded_versions(path: FilePath) -> dict[str, str]:
         return {str(name): str(found) for name, found in manifest["packages"].items()}
 
 
-def _read_stages(folder: Path, manifest: Mapping[str, Any]) -> tuple[tuple[_StageFile, ...], bool]:
-    """What is said of every stage, and whether the writer was done."""
+def _read_stages(
+    folder: Path, manifest: Mapping[str, Any]
+) -> tuple[Array, tuple[Mapping[str, Any], ...], bool]:
+    """What is said of every stage's file, notes if there are any, and whether all was written."""
     alone = manifest["format_version"] == 1
     path = folder / (MANIFEST if alone else STAGES)
+    entries, notes, complete = Packed(), list[Mapping[str, Any]](), False
     with parsing(path):
-        listed, complete = (
-            (manifest["stages"], bool(manifest["complete"])) if alone else _read_lines(path)
-        )
-        return tuple(_parse_entry(entry) for entry in listed), complete
+        for listed in manifest["stages"] if alone else _read_lines(path):
+            # More stages may follow what was complete once.
+            complete = not alone and listed == _COMPLETE
+            if not complete:
+                entry, about = _parse_entry(listed)
+                entries.add(entry)
+                notes.append(about or _NO_NOTES)
+        complete = bool(manifest["complete"]) if alone else complete
+    return entries.rows, tuple(notes) if any(notes) else (), complete
 
 
-def _read_lines(path: Path) -> tuple[list[Any], bool]:
-    """What the lines say of every stage, and whether the writer was done.
+def _read_lines(path: Path) -> Iterator[Any]:
+    """What the lines say, one by one.
 
     A line without its end was being written when its writer died.
     """
     if not path.exists():
-        return [], False
+        return
     data = read_plain(path)
-    lines = data[: data.rfind(b"\n") + 1].splitlines()
     ask_memory_of_json(data, path)
-    found = [parse_json(line, f"{path}, line {n},") for n, line in enumerate(lines, start=1)]
-    return [one for one in found if one != _COMPLETE], bool(found) and found[-1] == _COMPLETE
+    for n, line in enumerate(BytesIO(data), start=1):
+        if line.endswith(b"\n"):
+            yield parse_json(line, f"{path}, line {n},")
 
 
 def _parse_count(raw: Any) -> int | None:
@@ -420,15 +426,18 @@ def parse_names(raw: Any) -> tuple[str, ...] | None:
     return tuple(raw)
 
 
-def _parse_entry(raw: Mapping[str, Any]) -> _StageFile:
+def _parse_entry(raw: Mapping[str, Any]) -> tuple[Array, Mapping[str, Any]]:
+    """What is said of one stage's file, shape (1,), and its notes."""
     name, digest, rate, size = (raw[k] for k in ("file", "sha256", "learning_rate", "bytes"))
     notes = raw.get("notes", {})
     for sound, what in (
         (isinstance(name, str) and _STAGE_NAME.fullmatch(name), f"{name!r} is not a stage's file"),
         (isinstance(digest, str) and _DIGEST.fullmatch(digest), f"{digest!r} is not a sha256"),
-        (type(size) is int and size >= 0, f"{name} cannot have {size!r} bytes"),
+        (type(size) is int and 0 <= size < 2**63, f"{name} cannot have {size!r:.40} bytes"),
+        (rate is None or math.isfinite(rate), f"{name} cannot have the learning rate {rate!r}"),
         (isinstance(notes, dict), f"notes of {name} must be a table, not {type(notes).__name__}"),
     ):
         if not sound:
             raise ValueError(what)
-    return _StageFile(name, digest, size, None if rate is None else float(rate), notes)
+    told = (name, digest, size, math.nan if rate is None else rate)
+    return np.array([told], dtype=_STAGE_FILE), notes

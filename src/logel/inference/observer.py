@@ -163,7 +163,7 @@ class Observer:
         assert self._signature is not None
         check_stage(stage, t, self._signature)
         check_parameters(stage, t, self._n_parameters)
-        if t > 1 and (learning_rate is None) != (steps.rates is None):
+        if t > 1 and (learning_rate is None) != (not steps.rated):
             raise OptionError(
                 f"stage {t}: learning rates must be given for every step or for none of them"
             )

@@ -18,7 +18,7 @@ from logel.data.stage import Stage, StageSource
 from logel.errors import HistoryError, LogelError
 from logel.policies.base import Policy
 from logel.policies.cloning import Clone, CloneConfig, CloneMethod, clone_stage
-from logel.types import Float, Progress
+from logel.types import Array, Float, Progress
 from logel.workers import SERIAL, Executor
 
 logger = logging.getLogger(__name__)
@@ -157,7 +157,11 @@ def _log(t: int, n_episodes: int, found: Clone) -> None:
 
 def known_parameters(history: LearningHistory, policy: Policy) -> Float | None:
     """The parameters a history carries, (m + 1, d), checked against the family; None if none."""
-    known = history.parameters()
+    return checked_parameters(history.parameters(), policy)
+
+
+def checked_parameters(known: Array | None, policy: Policy) -> Float | None:
+    """Known parameters (m + 1, d), checked against the family; None if there are none."""
     if known is None:
         return None
     if known.shape[1] != policy.n_parameters:
@@ -166,7 +170,7 @@ def known_parameters(history: LearningHistory, policy: Policy) -> Float | None:
             f"{policy.n_parameters}: pass the matching family, or use_parameters=False (--clone) "
             "to clone"
         )
-    return known.astype(float)
+    return known.astype(float, copy=False)
 
 
 def known_or_cloned(
