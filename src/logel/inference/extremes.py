@@ -16,6 +16,8 @@ from logel.types import Array, Float
 
 # Sums of fourth powers stay within doubles, and squares within the single precision of networks.
 _LARGEST = 1e18
+# Fourth powers of features, and what is divided by them, stay within doubles, too.
+_SMALLEST = 1e-60
 _PARTS = {"observations": "observation", "actions": "action", "features": "feature"}
 _BROKEN = (np.linalg.LinAlgError, torch.linalg.LinAlgError, ArithmeticError)  # type: ignore[attr-defined]
 # Of the ValueErrors only those are about numbers.
@@ -46,6 +48,15 @@ class Extremes:
                 if values is stage.last_observations and part != "observations":
                     continue
                 self._add(part, np.abs(values.reshape(len(values), -1)).max(axis=0))
+
+    def check(self) -> None:
+        """Refuse features that all stages together show to be too small to compute with."""
+        for k, size in enumerate(self._sizes.get("features", ())):
+            if 0 < size < _SMALLEST:
+                raise HistoryError(
+                    f"{self._column('features', k)} never exceeds {size:.3g}, too little to "
+                    "compute with: multiply it, so that its values are about 1"
+                )
 
     def _add(self, part: str, sizes: Array) -> None:
         self._sizes[part] = np.maximum(self._sizes.get(part, 0.0), sizes.astype(float))

@@ -372,6 +372,8 @@ def _by_schedule(
 
     # Precisions of all schedules together would take more than the steps.
     probabilities = posterior([weighed(s).log_evidence for s in among], among)
+    if not np.isfinite(probabilities).all():
+        raise FloatingPointError("no schedule of rates has a finite probability")
     likely = np.flatnonzero(probabilities > _NEGLIGIBLE * probabilities.max())
     answers = [
         _answer(steps.weighed(weighed(among[i]).precision), among[i].rates, method) for i in likely

@@ -24,7 +24,7 @@ from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
 from logel.inference.watched import naming
 from logel.policies.base import Policy
-from logel.policies.cloned_path import parent, still_needed
+from logel.policies.cloned_path import checked_parameters, parent, still_needed
 from logel.policies.cloning import Clone, clone_stage
 from logel.rewards.features import feature_names, featured
 from logel.threads import limited_threads
@@ -182,16 +182,13 @@ class Observer:
                 rng=np.random.default_rng([self._number, self._n_stages]),
             )
             return clone.parameters, clone
-        if len(stage.parameters) != self.policy.n_parameters:
-            raise HistoryError(
-                f"the policy has {len(stage.parameters)} parameters, but the family "
-                f"{self.policy.n_parameters}: pass the matching family, or use_parameters=False to "
-                "clone"
-            )
-        return stage.parameters.astype(float), None
+        known = checked_parameters(stage.parameters[None], self.policy, self._n_stages)
+        assert known is not None
+        return known[0], None
 
     def _estimate(self, steps: ParameterSteps) -> RewardEstimate | None:
         """The answer so far, if there is anything to infer from."""
+        self._extremes.check()
         gauge = self._seen.gauge(self._names, bootstrap=False)
         if not steps.moved or gauge.n == len(self._names):
             return None

@@ -136,6 +136,7 @@ class Watched:
                 size = (t, stage.n_episodes, stage.n_steps)
                 logger.info("stage %d: %d episodes, %d steps, known parameters", *size)
             self.report("reading", t + 1, len(self.history))
+        extremes.check()
         known = checked_parameters(parameters.rows, self.policy)
         if known is None and extremes.all_alike:
             raise IdentificationError(

@@ -22,6 +22,8 @@ from logel.types import Array, Float, Progress
 from logel.workers import SERIAL, Executor
 
 logger = logging.getLogger(__name__)
+# Sums of squares of known parameters stay within doubles.
+_LARGEST = 1e18
 # Stages of which each is warm-started at the one before.
 _IN_A_ROW = 4
 
@@ -160,8 +162,8 @@ def known_parameters(history: LearningHistory, policy: Policy) -> Float | None:
     return checked_parameters(history.parameters(), policy)
 
 
-def checked_parameters(known: Array | None, policy: Policy) -> Float | None:
-    """Known parameters (m + 1, d), checked against the family; None if there are none."""
+def checked_parameters(known: Array | None, policy: Policy, first: int = 0) -> Float | None:
+    """Known parameters of stages, from `first` on, checked against the family; None if none."""
     if known is None:
         return None
     if known.shape[1] != policy.n_parameters:
@@ -169,6 +171,12 @@ def checked_parameters(known: Array | None, policy: Policy) -> Float | None:
             f"the history's policies have {known.shape[1]} parameters, but the family "
             f"{policy.n_parameters}: pass the matching family, or use_parameters=False (--clone) "
             "to clone"
+        )
+    if (far := np.abs(known) > _LARGEST).any():
+        t, k = np.argwhere(far)[0]
+        raise HistoryError(
+            f"parameter {k} of stage {first + t} is {known[t, k]:.3g}, too much to compute with: correct "
+            "it, or use_parameters=False (--clone) to clone"
         )
     return known.astype(float, copy=False)
 
