@@ -129,6 +129,53 @@ def test_numbers_beyond_computing_name_column_and_scale(
         infer_reward(history("gaussian", **scales), FAMILIES["gaussian"], gamma=0.9, method=method)
 
 
+@pytest.mark.parametrize("method", ["default", "mirror", "paper"])
+@pytest.mark.parametrize("scale", [1e-320, 1e-160, 1e-70])
+def test_features_too_small_for_their_squares_name_column_and_scale(
+    method: str, scale: float
+) -> None:
+    made = history("tabular", features=[1, scale])
+    with pytest.raises(HistoryError, match=r"feature 'noise' never exceeds .*e-.*multiply it"):
+        infer_reward(made, FAMILIES["tabular"], gamma=0.9, method=method)
+    live = Observer(FAMILIES["tabular"], gamma=0.9, feature_names=["near", "noise"])
+    with pytest.raises(HistoryError, match=r"feature 'noise' never exceeds .*e-.*multiply it"):
+        for stage in made:
+            live.update(stage)
+
+
+@pytest.mark.parametrize("method", ["default", "mirror", "paper"])
+@pytest.mark.parametrize("scale", [1e20, 1e200])
+def test_parameters_beyond_computing_are_named(method: str, scale: float) -> None:
+    plain = history("tabular")
+    known = [
+        replace(stage, parameters=np.array([1.0, 2.0, scale if t == 3 else t]))
+        for t, stage in enumerate(plain)
+    ]
+    made = LearningHistory.from_stages(known)
+    with pytest.raises(HistoryError, match=r"parameter 2 of stage 3 is 1e\+20*, too much"):
+        infer_reward(made, FAMILIES["tabular"], gamma=0.9, method=method)
+    live = Observer(FAMILIES["tabular"], gamma=0.9)
+    with pytest.raises(HistoryError, match=r"parameter 2 of stage 3 is 1e\+20*, too much"):
+        for stage in known:
+            live.update(stage)
+
+
+@pytest.mark.parametrize("part", ["observations", "actions"])
+def test_rows_without_numbers_are_refused(part: str) -> None:
+    rows = {"observations": np.zeros((4, 2)), "actions": np.zeros((4, 1))}
+    rows[part] = np.zeros((4, 0))
+    with pytest.raises(HistoryError, match=rf"{part} must hold numbers, but have shape \(4, 0\)"):
+        LearningHistory.from_episodes([[Episode(**rows)]])
+
+
+@pytest.mark.parametrize("method", ["mirror", "paper"])
+def test_features_in_tiny_units_are_answered(method: str) -> None:
+    made = history("tabular", features=[1e-40, 1e-40])
+    found = infer_reward(made, FAMILIES["tabular"], gamma=0.9, method=method)
+    check_sound(found)
+    assert np.isfinite(found.weights).all() and np.any(found.weights)
+
+
 def test_an_observer_names_column_and_scale_too() -> None:
     observer = Observer(FAMILIES["gaussian"], gamma=0.9, feature_names=["near", "noise"])
     first, *others = history("gaussian")

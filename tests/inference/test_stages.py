@@ -113,7 +113,9 @@ def test_many_replicates_of_a_step_are_those_of_one_after_the_other() -> None:
     for r in (0, 15, 16, 39):
         alone = replicated_steps(before, after, metrics, weights=[weights[r]], parts=parts)
         for all_of_them, one in zip(together, alone, strict=True):
-            np.testing.assert_allclose(all_of_them.part(r).grams(), one.grams(), atol=1e-12)
+            np.testing.assert_allclose(
+                all_of_them.part(slice(r, r + 1)).grams(), one.grams(), atol=1e-12
+            )
             assert all_of_them.noise is not None and one.noise is not None
             np.testing.assert_allclose(all_of_them.noise[r], one.noise[0], atol=1e-12)
 
@@ -129,8 +131,9 @@ def test_folding_replicates_is_merging_the_steps_of_each() -> None:
     )
     folded = first.at_rate(0.5).beside(second.at_rate(2.0))
     for r in range(3):
-        merged = joined([first.part(r), second.part(r)]).merged(np.array([0.5, 2.0]))
-        np.testing.assert_allclose(folded.part(r).grams(), merged.grams(), atol=1e-12)
+        one = slice(r, r + 1)
+        merged = joined([first.part(one), second.part(one)]).merged(np.array([0.5, 2.0]))
+        np.testing.assert_allclose(folded.part(one).grams(), merged.grams(), atol=1e-12)
         assert folded.noise is not None and merged.noise is not None
         np.testing.assert_allclose(folded.noise[r], merged.noise[0], atol=1e-12)
     assert folded.n_parameters == 4

@@ -64,8 +64,8 @@ def test_merged_steps_stand_for_all_of_them() -> None:
     assert merged.n_parameters == 24 and one.share == two.share == 1
     basis = np.linalg.qr(rng.normal(size=(3, 2)))[0]
     assert merged.projected(basis).noise.shape == (1, 3, 3)  # type: ignore[union-attr]
-    assert steps.part(1).n_steps == 1
-    np.testing.assert_array_equal(steps.part(3).delta[0], steps.delta[3])
+    assert steps.part(slice(1, 2)).n_steps == 1
+    np.testing.assert_array_equal(steps.part(slice(3, 4)).delta[0], steps.delta[3])
 
 
 def test_no_movement_is_an_error() -> None:

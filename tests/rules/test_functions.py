@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -224,11 +225,30 @@ def test_pooling_fades_with_distance_and_with_plenty() -> None:
     def sums(value: float, n_rows: int) -> CriticSums:
         return CriticSums(np.full((4, 2, 2), value), np.full((4, 2, 1), value), n_rows)
 
-    few = pooled([sums(1.0, 10), sums(10.0, 10), sums(100.0, 10)], 0.5)
+    few = list(pooled([sums(1.0, 10), sums(10.0, 10), sums(100.0, 10)], 0.5))
     assert [s.system[0, 0, 0] for s in few] == [1 + 5 + 25, 0.5 + 10 + 50, 0.25 + 5 + 100]
-    assert pooled([sums(1.0, 10), sums(10.0, 10)], 0.0)[0].system[0, 0, 0] == 1.0
+    assert next(pooled([sums(1.0, 10), sums(10.0, 10)], 0.0)).system[0, 0, 0] == 1.0
     # Two numbers to fit: another stage lends twenty rows, here a hundredth of its 2000.
-    assert pooled([sums(1.0, 2000), sums(10.0, 2000)], 1.0)[0].system[0, 0, 0] == 1 + 0.1
+    assert next(pooled([sums(1.0, 2000), sums(10.0, 2000)], 1.0)).system[0, 0, 0] == 1 + 0.1
+
+
+@pytest.mark.parametrize(("pool", "ahead"), [(0.0, 2), (0.1, 7), (0.5, 20)])
+def test_of_many_stages_only_those_that_lend_are_held(pool: float, ahead: int) -> None:
+    read = 0
+
+    def stages() -> Iterator[CriticSums]:
+        nonlocal read
+        for t in range(100):
+            read += 1
+            yield CriticSums(np.full((2, 1, 1), float(t % 7)), np.ones((2, 1, 1)), 1)
+
+    found = []
+    for t, one in enumerate(pooled(stages(), pool)):
+        assert read <= t + 2 + ahead
+        found.append(one.system[0, 0, 0])
+    weights = pool ** np.abs(np.subtract.outer(np.arange(100), np.arange(100.0)))
+    weights[weights <= 1e-6] = 0.0
+    np.testing.assert_allclose(found, weights @ (np.arange(100) % 7), rtol=1e-12)
 
 
 def test_sampled_advantages_project_on_the_exact_ones() -> None:

@@ -69,5 +69,19 @@ def test_known_rates_may_bring_their_noise_along() -> None:
 def test_probabilities_are_normalised_whatever_the_evidence() -> None:
     among = schedules(4)
     moments = StepMoments(np.ones(4), np.ones((4, 1)), np.ones((4, 1, 1)), np.full(4, 1e-3), 50.0)
-    probabilities = posterior([weigh(moments, s, 1.0) for s in among], among)
+    probabilities = posterior([weigh(moments, s, 1.0).log_evidence for s in among], among)
     assert probabilities.sum() == pytest.approx(1) and (probabilities >= 0).all()
+
+
+def test_sizes_of_noise_tried_a_few_at_a_time_give_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    inner, gram = rng.normal(size=(9, 2)), np.tile(np.eye(2), (9, 1, 1))
+    moments = StepMoments(rng.random(9) + 1, inner, gram, np.full(9, 0.1), 4.0)
+    schedule = schedules(9)[-1]
+    whole = weigh(moments, schedule, 1.0)
+    monkeypatch.setattr("logel.rules.rates._BLOCK", 2 * 9)
+    found = weigh(moments, schedule, 1.0)
+    assert found.log_evidence == pytest.approx(whole.log_evidence, rel=1e-12)
+    np.testing.assert_allclose(found.precision, whole.precision, rtol=1e-12)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from logel.data.limits import ask_memory, memory_budget
+from logel.data.packed import Packed
 from logel.data.stage import (
     Episode,
     Signature,
@@ -146,14 +147,12 @@ class Contents:
 
     def parameters(self) -> Array | None:
         """Policy parameters of every stage, shape (m + 1, d), or None when unknown."""
-        rows: list[Array] = []
-        for t, stage in enumerate(self):
-            check_parameters(stage, t, rows[0].size if rows else stage.n_parameters)
+        found = ParameterRows()
+        for stage in self:
+            found.add(stage)
             if stage.parameters is None:
                 return None
-            rows.append(stage.parameters)
-            ask_memory(8 * len(rows) * stage.parameters.size, f"parameters of {len(rows)} stages")
-        return np.stack(rows)
+        return found.rows
 
     def slice(self, start: int, stop: int | None = None) -> Self:
         """The history of stages start..stop - 1, still read on demand."""
@@ -168,6 +167,29 @@ class Contents:
             learning_rates=None if rates is None else rates[indices[0] : indices[-1]],
             notes=self.notes[start:stop],
         )
+
+
+class ParameterRows:
+    """Policy parameters of stages that are told one after the other."""
+
+    def __init__(self) -> None:
+        self._rows, self._n = Packed(), 0
+        self._like: int | None = None
+
+    def add(self, stage: Stage) -> None:
+        """Include a stage; it must be like the first."""
+        if self._n == 0:
+            self._like = stage.n_parameters
+        check_parameters(stage, self._n, self._like)
+        self._n += 1
+        if stage.parameters is not None:
+            ask_memory(8 * self._n * stage.parameters.size, f"parameters of {self._n} stages")
+            self._rows.add(stage.parameters[None])
+
+    @property
+    def rows(self) -> Array | None:
+        """Of all stages so far, shape (n, d); None if they have none."""
+        return self._rows.rows if len(self._rows) else None
 
 
 def elsewhere(source: StageSource) -> StageSource | None:
@@ -212,8 +234,11 @@ class View:
         return None if source is None else View(source, self.indices)
 
 
-# Share of the memory budget in which stages that were read stay at hand.
-_KEPT = 0.25
+# Share of the memory budget in which stages that were read stay at hand: reading one again takes
+# less than a tenth of what is done with it, and long histories take no more memory than short ones.
+_KEPT = 1 / 256
+# What a stage takes beside its numbers.
+_STAGE_BYTES = 2048
 
 
 class Kept:
@@ -231,7 +256,7 @@ class Kept:
             return kept
         stage = self._source[index]
         arrays = (getattr(stage, f.name) for f in fields(stage))
-        size = sum(array.nbytes for array in arrays if array is not None)
+        size = _STAGE_BYTES + sum(array.nbytes for array in arrays if array is not None)
         if size <= self._left:
             self._left -= size
             self._stages[index] = stage

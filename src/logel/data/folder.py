@@ -19,8 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
+from io import BytesIO
 from types import EllipsisType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -35,6 +36,7 @@ from logel.data.limits import (
     parsing,
 )
 from logel.data.observations import by_name, parsed_parts
+from logel.data.packed import Packed
 from logel.data.places import Place
 from logel.data.remote import is_address, place_of
 from logel.data.stage import Signature, Stage, check_parameters, check_stage
@@ -49,8 +51,9 @@ MANIFEST = "manifest.json"
 STAGES = "stages.jsonl"
 # The last line of a history whose writer was done.
 _COMPLETE = {"complete": True}
+_NO_NOTES: Mapping[str, Any] = {}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_STAGE_NAME = re.compile(r"stage-\d{5,9}\.safetensors")
+_STAGE_NAME = re.compile(r"stage-[0-9]{5,9}\.safetensors")
 # Before there was a field, recorders noted `own_episodes` among the metadata under this name.
 _OWN_EPISODES = "learnt_from_these_episodes"
 
@@ -239,22 +242,16 @@ def _joined(tensors: Mapping[str, Array]) -> dict[str, Any]:
     return found
 
 
-class _StageFile(NamedTuple):
-    """One line of the manifest, validated."""
-
-    file: str
-    sha256: str
-    n_bytes: int
-    learning_rate: float | None
-    notes: Mapping[str, Any]
+# What is said of one stage's file; thousands of them are held. An unknown rate is NaN.
+_STAGE_FILE = np.dtype([("file", "S32"), ("sha256", "S64"), ("bytes", "i8"), ("rate", "f8")])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Folder:
     """Stages of a folder, read and verified when asked for, by whom they are asked for."""
 
     place: Place
-    entries: tuple[_StageFile, ...]
+    entries: Array
     signature: Signature
     lists: str
     """The file that lists the stages."""
@@ -265,11 +262,11 @@ class _Folder:
         return len(self.entries)
 
     def __getitem__(self, index: int, /) -> Stage:
-        entry = self.entries[index]
-        path = self.place.where(entry.file)
+        name, digest, n_bytes, _ = self.entries[index].tolist()
+        path = self.place.where(name.decode())
         with _stage(index):
-            data = self.place.read_sized(entry.file, entry.n_bytes, self.lists)
-        if hashlib.sha256(data).hexdigest() != entry.sha256:
+            data = self.place.read_sized(name.decode(), n_bytes, self.lists)
+        if hashlib.sha256(data).hexdigest().encode() != digest:
             raise FormatError(
                 f"stage {index}: {path} is corrupted or truncated (its sha256 is not the one in "
                 f"{self.lists}); restore it or leave the stage out"
@@ -293,7 +290,7 @@ class _Folder:
 
     def sizes(self) -> list[float]:
         """See `stage_sizes`: by their files."""
-        return [float(entry.n_bytes) for entry in self.entries]
+        return [float(n) for n in self.entries["bytes"]]
 
     def elsewhere(self) -> _Folder | None:
         """For another process to read, if it finds them there."""
@@ -335,18 +332,19 @@ def read_folder(path: FilePath) -> Contents:
         metadata = dict(manifest["metadata"])
         own = own_episodes_of(manifest, metadata)
         n_parameters = ... if alone else _parse_count(manifest["n_parameters"])
-    entries, complete = _read_stages(folder, manifest)
-    if not entries:
+    entries, notes, complete = _read_stages(folder, manifest)
+    if not len(entries):
         raise FormatError(f"{folder} holds no stage yet")
+    rates = entries["rate"][1:]
     try:
         return Contents(
             source=_Folder(folder, entries, signature, MANIFEST if alone else STAGES, n_parameters),
             signature=signature,
-            learning_rates=all_or_none([entry.learning_rate for entry in entries[1:]]),
+            learning_rates=None if len(rates) == 0 or np.isnan(rates).any() else rates,
             feature_names=names,
             complete=complete,
             metadata=metadata,
-            notes=tuple(entry.notes for entry in entries),
+            notes=notes,
             own_episodes=own,
         )
     except HistoryError as error:
@@ -392,26 +390,34 @@ def recorded_versions(path: FilePath) -> dict[str, str]:
         return {str(name): str(found) for name, found in manifest["packages"].items()}
 
 
-def _read_stages(folder: Place, manifest: Mapping[str, Any]) -> tuple[tuple[_StageFile, ...], bool]:
-    """What is said of every stage, and whether the writer was done."""
+def _read_stages(
+    folder: Place, manifest: Mapping[str, Any]
+) -> tuple[Array, tuple[Mapping[str, Any], ...], bool]:
+    """What is said of every stage's file, notes if there are any, and whether all was written."""
     alone = manifest["format_version"] == 1
+    entries, notes, complete = Packed(), list[Mapping[str, Any]](), False
     with parsing(folder.where(MANIFEST if alone else STAGES)):
-        listed, complete = (
-            (manifest["stages"], bool(manifest["complete"])) if alone else _read_lines(folder)
-        )
-        return tuple(_parse_entry(entry) for entry in listed), complete
+        for listed in manifest["stages"] if alone else _read_lines(folder):
+            # More stages may follow what was complete once.
+            complete = not alone and listed == _COMPLETE
+            if not complete:
+                entry, about = _parse_entry(listed)
+                entries.add(entry)
+                notes.append(about or _NO_NOTES)
+        complete = bool(manifest["complete"]) if alone else complete
+    return entries.rows, tuple(notes) if any(notes) else (), complete
 
 
-def _read_lines(folder: Place) -> tuple[list[Any], bool]:
-    """What the lines say of every stage, and whether the writer was done.
+def _read_lines(folder: Place) -> Iterator[Any]:
+    """What the lines say, one by one.
 
     A line without its end was being written when its writer died.
     """
     path, data = folder.where(STAGES), folder.read_lines(STAGES)
-    lines = data[: data.rfind(b"\n") + 1].splitlines()
     ask_memory_of_json(data, path)
-    found = [parse_json(line, f"{path}, line {n},") for n, line in enumerate(lines, start=1)]
-    return [one for one in found if one != _COMPLETE], bool(found) and found[-1] == _COMPLETE
+    for n, line in enumerate(BytesIO(data), start=1):
+        if line.endswith(b"\n"):
+            yield parse_json(line, f"{path}, line {n},")
 
 
 def _parse_count(raw: Any) -> int | None:
@@ -443,15 +449,18 @@ def parse_names(raw: Any) -> tuple[str, ...] | None:
     return tuple(raw)
 
 
-def _parse_entry(raw: Mapping[str, Any]) -> _StageFile:
+def _parse_entry(raw: Mapping[str, Any]) -> tuple[Array, Mapping[str, Any]]:
+    """What is said of one stage's file, shape (1,), and its notes."""
     name, digest, rate, size = (raw[k] for k in ("file", "sha256", "learning_rate", "bytes"))
     notes = raw.get("notes", {})
     for sound, what in (
         (isinstance(name, str) and _STAGE_NAME.fullmatch(name), f"{name!r} is not a stage's file"),
         (isinstance(digest, str) and _DIGEST.fullmatch(digest), f"{digest!r} is not a sha256"),
-        (type(size) is int and size >= 0, f"{name} cannot have {size!r} bytes"),
+        (type(size) is int and 0 <= size < 2**63, f"{name} cannot have {size!r:.40} bytes"),
+        (rate is None or math.isfinite(rate), f"{name} cannot have the learning rate {rate!r}"),
         (isinstance(notes, dict), f"notes of {name} must be a table, not {type(notes).__name__}"),
     ):
         if not sound:
             raise ValueError(what)
-    return _StageFile(name, digest, size, None if rate is None else float(rate), notes)
+    told = (name, digest, size, math.nan if rate is None else rate)
+    return np.array([told], dtype=_STAGE_FILE), notes

@@ -231,6 +231,9 @@ class Stage:
 
     def _check_shapes(self) -> None:
         """Refuse rows of the wrong shape; their number is right."""
+        for name in ("observations", "actions"):
+            if 0 in (shape := getattr(self, name).shape)[1:]:
+                raise HistoryError(f"{name} must hold numbers, but have shape {shape}")
         if self.terminated.ndim != 1:
             raise HistoryError(
                 f"terminated must be flat, one entry per episode, but has {self.terminated.shape}"

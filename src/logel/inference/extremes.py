@@ -16,6 +16,8 @@ from logel.types import Array, Float
 
 # Sums of fourth powers stay within doubles, and squares within the single precision of networks.
 _LARGEST = 1e18
+# Fourth powers of features, and what is divided by them, stay within doubles, too.
+_SMALLEST = 1e-60
 _PARTS = {"observations": "observation", "actions": "action", "features": "feature"}
 _BROKEN = (np.linalg.LinAlgError, torch.linalg.LinAlgError, ArithmeticError)  # type: ignore[attr-defined]
 # Of the ValueErrors only those are about numbers.
@@ -28,16 +30,17 @@ class Extremes:
     def __init__(self, names: Sequence[str] | None = None) -> None:
         self._names = names
         self._sizes: dict[str, Float] = {}
-        self._seen: set[bytes] = set()
-        self._n_stages = 0
+        self._first, self._n_stages = b"", 0
+        self._differs = False
 
     def add(self, stage: Stage) -> None:
         """Include a stage; refuse what no sum of squares could hold."""
-        if len(self._seen) < 2:  # once two differ, no more need be compared
+        if not self._differs:  # once two differ, no more need be compared
             digest = hashlib.blake2b(digest_size=16)
             for array in (stage.lengths, stage.observations, stage.actions):
                 digest.update(np.ascontiguousarray(array).data)
-            self._seen.add(digest.digest())
+            self._first = self._first or digest.digest()
+            self._differs = digest.digest() != self._first
         self._n_stages += 1
         for part in _PARTS:
             for values in (getattr(stage, part), stage.last_observations):
@@ -48,6 +51,15 @@ class Extremes:
                 # Few long columns are gone through many times faster than many short rows.
                 columns = np.ascontiguousarray(values.reshape(len(values), -1).T)
                 self._add(part, np.maximum(columns.max(axis=1), -columns.min(axis=1)))
+
+    def check(self) -> None:
+        """Refuse features that all stages together show to be too small to compute with."""
+        for k, size in enumerate(self._sizes.get("features", ())):
+            if 0 < size < _SMALLEST:
+                raise HistoryError(
+                    f"{self._column('features', k)} never exceeds {size:.3g}, too little to "
+                    "compute with: multiply it, so that its values are about 1"
+                )
 
     def _add(self, part: str, sizes: Array) -> None:
         self._sizes[part] = np.maximum(self._sizes.get(part, 0.0), sizes.astype(float))
@@ -66,7 +78,7 @@ class Extremes:
     @property
     def all_alike(self) -> bool:
         """Whether every stage shows the very same."""
-        return self._n_stages > 1 and len(self._seen) == 1
+        return self._n_stages > 1 and not self._differs
 
     def furthest(self) -> str:
         """The column furthest from unit size, in a sentence that says what to do."""

@@ -9,13 +9,15 @@ schedules' probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise, tee
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from logel.data.packed import Packed
 from logel.inference.arrow import repeated_in, sketched
 from logel.inference.found import Found, path_words
 from logel.inference.gauge import Gauge, JacobianMoments, explain_grams
@@ -31,12 +33,13 @@ from logel.inference.regress import (
     without_noise,
 )
 from logel.inference.spread import Spread, contrasted, spread_of, student_draws, variances
-from logel.inference.steps import Steps, beside_one, compress, joined
+from logel.inference.steps import PackedSteps, Steps, beside_one, compress, is_identity
 from logel.rules.functions import Basis, StageSums
 from logel.rules.rates import (
     Rates,
     Schedule,
     StepMoments,
+    Weighed,
     known_schedules,
     posterior,
     schedules,
@@ -50,6 +53,8 @@ from logel.worlds.own_episodes import StageJacobian
 _MANY_WEIGHTS = 10
 # Steps left out together: what a critic has not learnt at one step it lacks at the next one too.
 _TOGETHER = 2
+# Times that some are left out: enough for a spread, and no more work a step in a long history.
+_MOST_LEFT_OUT = 100
 # Schedules less probable than this, in units of the most probable, are left out.
 _NEGLIGIBLE = 0.01
 
@@ -101,6 +106,8 @@ class FunctionSteps:
 
     def projected(self, basis: Float) -> FunctionSteps:
         """The same for weights `basis @ coordinates`."""
+        if is_identity(basis):
+            return self
         wide = beside_one(basis)
         return replace(
             self,
@@ -111,8 +118,9 @@ class FunctionSteps:
 
 
 def function_steps(
-    sums: Sequence[StageSums],
+    sums: Iterable[StageSums],
     *,
+    n_groups: int,
     pool: float,
     prior_strength: float | None,
     rates: Float | None,
@@ -120,46 +128,49 @@ def function_steps(
     """Bring stages to the standard form: movement = rate * design @ weights + noise.
 
     Args:
-        sums: Of all stages in order.
+        sums: Of all stages in order, of which few are held at a time.
+        n_groups: Groups of episodes that every stage has.
         pool: See `Method`.
         prior_strength: Of the prior that cloned policies were fitted with; None when the policies
             are known and carry no noise.
         rates: Known learning rates, or None.
     """
-    n_groups = min(len(s.counts) for s in sums)
-    sums = [_regrouped(s, n_groups) for s in sums]
-    critics = pooled([s.critic_sums for s in sums], pool)
+    ahead, here = tee(_regrouped(s, n_groups) for s in sums)
+    critics = pooled((s.critic_sums for s in ahead), pool)
     everyone = np.arange(n_groups)
     kept = [everyone, *(np.delete(everyone, g) for g in everyone if n_groups > 1)]
-    whole, without, parts, seen, left, shared = [], [], [], [], [], []
-    weak = JacobianMoments.empty(sums[0].own.shape[2])
-    for t in range(len(sums) - 1):
-        root = _noise_root(sums[t], sums[t + 1], prior_strength)
-        seen.append(len(root))
+    whole, by_group = PackedSteps(), [PackedSteps() for _ in kept[1:]]
+    parts, left, shared, seen = Packed(), Packed(), Packed(), Packed()
+    weak = None
+    for t, ((now, after), critic) in enumerate(zip(pairwise(here), critics, strict=False)):
+        root = _noise_root(now, after, prior_strength)
+        seen.add([len(root)])
         # Coordinates that nobody saw stay empty, so that all steps have as many.
         root = np.pad(root, ((0, root.shape[1] - len(root)), (0, 0)))
-        delta = np.array([_movement(sums[t], sums[t + 1], k, prior_strength) for k in kept])
-        design = np.array([_design(sums[t], critics[t], k) for k in kept])
-        plain = np.array([sums[t].plain[g].sum(axis=0) / sums[t].counts[g].sum() for g in kept])
-        shared.append(sketched(np.column_stack([design[0], delta[0]])))
+        delta = np.array([_movement(now, after, k, prior_strength) for k in kept])
+        design = np.array([_design(now, critic, k) for k in kept])
+        plain = np.array([now.plain[g].sum(axis=0) / now.counts[g].sum() for g in kept])
+        shared.add(sketched(np.column_stack([design[0], delta[0]]))[None])
         delta, design, plain = delta @ root.T, root @ design, root @ plain
-        left.append(variances(design[1:]) / variances(plain[1:]))
-        whole.append(compress(delta[:1], design[:1], may_rest=True))
-        without.append(compress(delta[1:], design[1:], may_rest=True) if len(kept) > 1 else None)
-        parts.append(_deviations(delta[1:], design[1:]))
+        left.add([variances(design[1:]) / variances(plain[1:])])
+        whole.add(compress(delta[:1], design[:1], may_rest=True))
+        apart = compress(delta[1:], design[1:], may_rest=True) if by_group else None
+        for g, mine in enumerate(by_group):
+            assert apart is not None
+            mine.add(apart.part(slice(g, g + 1)))
+        parts.add(_deviations(delta[1:], design[1:])[None])
+        weak = weak or JacobianMoments.empty(design.shape[2])
         weak.add(_as_jacobian(design), 1.0 if rates is None else rates[t])
-    by_group = [
-        joined([step.part(g) for step in without if step is not None]) for g in range(len(kept) - 1)
-    ]
-    ratios = np.array(left)
+    assert weak is not None  # a history has a step
+    ratios = left.rows
     return FunctionSteps(
-        steps=joined(whole),
-        without=tuple(by_group),
-        parts=np.stack(parts),
-        seen=np.array(seen),
+        steps=whole.steps,
+        without=tuple(mine.steps for mine in by_group),
+        parts=parts.rows,
+        seen=seen.rows,
         weak=weak,
         variance_left=float(np.nanmedian(ratios)) if np.isfinite(ratios).any() else float("nan"),
-        shared=np.stack(shared),
+        shared=shared.rows,
     )
 
 
@@ -355,11 +366,19 @@ def _by_schedule(
     if size == 0:
         return [_answer(steps, among[0].rates, method)], np.ones(1), steps
     moments = _step_moments(steps, among[0].rates, first.weights, method)
-    weighed = [weigh(moments, s, len(first.weights) / size) for s in among]
-    probabilities = posterior(weighed, among)
+
+    def weighed(schedule: Schedule) -> Weighed:
+        return weigh(moments, schedule, len(first.weights) / size)
+
+    # Precisions of all schedules together would take more than the steps.
+    probabilities = posterior([weighed(s).log_evidence for s in among], among)
+    if not np.isfinite(probabilities).all():
+        raise FloatingPointError("no schedule of rates has a finite probability")
     likely = np.flatnonzero(probabilities > _NEGLIGIBLE * probabilities.max())
-    answers = [_answer(steps.weighed(weighed[i].precision), among[i].rates, method) for i in likely]
-    top = weighed[int(np.argmax(probabilities))]
+    answers = [
+        _answer(steps.weighed(weighed(among[i]).precision), among[i].rates, method) for i in likely
+    ]
+    top = weighed(among[int(np.argmax(probabilities))])
     shares = probabilities[likely] / probabilities[likely].sum()
     return answers, shares, steps.weighed(top.precision)
 
@@ -477,10 +496,14 @@ def _learner_covariance(
 
 
 def _disagreement(steps: FunctionSteps, rates: Float, method: Method) -> Float:
-    """Covariance of the weights by leaving out each pair of neighbouring steps in turn."""
+    """Covariance of the weights by leaving out each pair of neighbouring steps in turn.
+
+    Of a long history more than two: each time all that is left is solved again.
+    """
     ridge, noise = _ridge_and_noise(steps, rates, method)
-    pair = np.arange(len(rates)) * max(len(rates) // _TOGETHER, 2) // len(rates)
-    kept = [np.where(pair == p, 0.0, rates) for p in range(pair.max() + 1)]
+    left_out = min(max(len(rates) // _TOGETHER, 2), _MOST_LEFT_OUT)
+    place = np.arange(len(rates)) * left_out // len(rates)
+    kept = (np.where(place == p, 0.0, rates) for p in range(place.max() + 1))
     return spread_of(np.stack([_cleaned(steps.steps, noise, some, ridge) for some in kept]))
 
 

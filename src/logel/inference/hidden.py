@@ -102,6 +102,7 @@ def _in_functions(wide: Watched, look: Look, method: Method) -> Heard:
     steps = function_steps(
         # Advantages need two groups of episodes; nobody asks for intervals.
         basis_sums(wide, _basis(wide, look), parameters, replace(method, n_groups=4)),
+        n_groups=look.groups(4),
         pool=method.pool,
         prior_strength=None if path is None else method.clone.prior_strength,
         rates=wide.history.learning_rates,

@@ -362,12 +362,11 @@ def _in_parameters(watched: Watched, look: Look, method: Method) -> _Outcome:
         watched = replace(watched, offset=look.seen.moments.offset(beyond=FAR_LEVEL))
     parameters, path = stage_parameters(watched, look, method)
     check_movement(np.diff(parameters, axis=0))
-    groups = max(min(method.n_groups, look.fewest), 1)
     steps = ParameterSteps(
         watched.policy,
         method,
         gamma=watched.gamma,
-        n_groups=groups,
+        n_groups=look.groups(method.n_groups),
         known=path is None,
         intervals=watched.intervals,
         seed=watched.seed,
@@ -398,6 +397,7 @@ def _in_functions(watched: Watched, look: Look, method: Method) -> _Outcome:
     )
     steps = function_steps(
         basis_sums(watched, basis, parameters, method),
+        n_groups=look.groups(method.n_groups),
         pool=method.pool,
         prior_strength=None if path is None else method.clone.prior_strength,
         rates=rates,

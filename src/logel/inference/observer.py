@@ -24,7 +24,7 @@ from logel.inference.method import METHODS, Coordinates, Method
 from logel.inference.parameters import ParameterSteps
 from logel.inference.watched import naming
 from logel.policies.base import Policy
-from logel.policies.cloned_path import Cloner
+from logel.policies.cloned_path import Cloner, checked_parameters
 from logel.policies.cloning import Clone
 from logel.rewards.features import feature_names, featured
 from logel.threads import limited_threads
@@ -157,7 +157,7 @@ class Observer:
         assert self._signature is not None
         check_stage(stage, t, self._signature)
         check_parameters(stage, t, self._n_parameters)
-        if t > 1 and (learning_rate is None) != (steps.rates is None):
+        if t > 1 and (learning_rate is None) != (not steps.rated):
             raise OptionError(
                 f"stage {t}: learning rates must be given for every step or for none of them"
             )
@@ -171,16 +171,13 @@ class Observer:
         if not (self._use_parameters and stage.parameters is not None):
             clone = self._cloner.add(stage)
             return clone.parameters, clone
-        if len(stage.parameters) != self.policy.n_parameters:
-            raise HistoryError(
-                f"the policy has {len(stage.parameters)} parameters, but the family "
-                f"{self.policy.n_parameters}: pass the matching family, or use_parameters=False to "
-                "clone"
-            )
-        return stage.parameters.astype(float), None
+        known = checked_parameters(stage.parameters[None], self.policy, self._n_stages)
+        assert known is not None
+        return known[0], None
 
     def _estimate(self, steps: ParameterSteps) -> RewardEstimate | None:
         """The answer so far, if there is anything to infer from."""
+        self._extremes.check()
         gauge = self._seen.gauge(self._names, bootstrap=False)
         if not steps.moved or gauge.n == len(self._names):
             return None

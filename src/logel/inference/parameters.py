@@ -18,6 +18,7 @@ from functools import partial
 
 import numpy as np
 
+from logel.data.packed import Packed
 from logel.data.stage import Stage
 from logel.errors import HistoryError
 from logel.inference.arrow import disorder, less_decided, order_gain, repeated_in, sketched
@@ -42,7 +43,7 @@ from logel.inference.stages import (
     step_between,
     step_metrics,
 )
-from logel.inference.steps import Steps, joined
+from logel.inference.steps import PackedSteps, Steps
 from logel.policies.base import Policy
 from logel.policies.cloning import Clone
 from logel.rules.rates import Rates
@@ -68,18 +69,19 @@ def _recorded(
 class _Level:
     """The steps seen so far at one noise level of the metric."""
 
-    steps: list[Steps] = field(default_factory=list)
-    log_determinants: list[float] = field(default_factory=list)
-    # Of every step, or of all steps as one: a `Steps` with as many entries as replicates.
-    replicates: list[Steps] = field(default_factory=list)
+    steps: PackedSteps = field(default_factory=PackedSteps)
+    log_determinants: Packed = field(default_factory=Packed)
+    # All replicates of the first step, then of the second; or those of all steps as one.
+    replicates: PackedSteps = field(default_factory=PackedSteps)
+    folded: Steps | None = None
 
     def add_replicates(self, new: Steps, *, fold: bool, rate: float | None) -> None:
-        """Put a step's replicates beside those of the steps before, or into one with them."""
+        """Put a step's replicates behind those of the steps before, or into one with them."""
         if not fold:
-            self.replicates.append(new)
+            self.replicates.add(new)
             return
         new = new.at_rate(1.0 if rate is None else rate)
-        self.replicates = [before.beside(new) for before in self.replicates] or [new]
+        self.folded = new if self.folded is None else self.folded.beside(new)
 
 
 class ParameterSteps:
@@ -116,15 +118,19 @@ class ParameterSteps:
         self.known = known
         self.n_groups = n_groups if intervals or method.needs_groups else 1
         self.moved = False
-        self.rates: list[float] | None = None
+        self._rates = Packed()
         self.weak: JacobianMoments | None = None
         self._last: StageRecord | None = None
         self._levels: list[_Level] = []
-        self._grams: list[Float] = []
-        self._seen: list[int] = []
+        self._grams, self._seen = Packed(), 0
         # Design and movement of every step, to see what comes back; the ends of the history.
-        self._sketches: list[Float] = []
+        self._sketches = Packed()
         self._ends: list[tuple[Array, Float]] = []
+
+    @property
+    def rated(self) -> bool:
+        """Whether the steps so far came with their rates."""
+        return len(self._rates) > 0
 
     @property
     def _replicated(self) -> bool:
@@ -152,26 +158,26 @@ class ParameterSteps:
         """Compress the step between two stages, as it is and as the replicates see it."""
         first, second = before.sample, after.sample
         if rate is not None:
-            self.rates = [*(self.rates or []), float(rate)]
+            self._rates.add([rate])
         delta = second.parameters - first.parameters
         self.moved |= bool((np.abs(delta) > _STILL).any())
         self.weak = self.weak or JacobianMoments.empty(first.design.mean.shape[1])
         self.weak.add(first.design, 1.0 if rate is None else rate)
         both = np.column_stack([first.design.mean, delta])
-        self._grams.append(IdentityMetric().grams(both))
-        self._sketches.append(sketched(both))
+        self._grams.add(IdentityMetric().grams(both)[None])
+        self._sketches.add(sketched(both)[None])
         # Parameters that no episode speaks of and that stay where they are say nothing about the
         # direction of the rest: states of a table that nobody visits.
         moves, predicted = np.abs(delta) > _STILL, first.design.mean.any(axis=1)
-        self._seen.append(int((moves | predicted).sum()))
+        self._seen += int((moves | predicted).sum())
         metrics = step_metrics(before, after, self.method)
         self._levels = self._levels or [_Level() for _ in metrics]
         parts: list[NoiseParts | None] = [None for _ in metrics]
         if self.method.needs_groups and self.n_groups > 2:
             parts = [NoiseParts.of(first, second, metric) for metric in metrics]
         for level, metric, part in zip(self._levels, metrics, parts, strict=True):
-            level.steps.append(step_between(first, second, metric, parts=part))
-            level.log_determinants.append(metric.log_determinant)
+            level.steps.add(step_between(first, second, metric, parts=part))
+            level.log_determinants.add([metric.log_determinant])
         if self._replicated:
             weights = self._replicate_weights(first.n_groups, len(self._grams) - 1)
             kept = parts if self.method.debias else [None for _ in metrics]
@@ -208,18 +214,18 @@ class ParameterSteps:
             found, spread = self._with_replicates(found, rates, report)
         weights, size = found.normalised(known=rates is not None)
         own_rates = rates if rates is not None else self._assumed_rates
-        solution, seen = found.solution, np.stack(self._sketches)
+        solution, seen = found.solution, self._sketches.rows
         ordered = order_gain(np.cumsum(np.pad(seen[:, :, -1], ((1, 0), (0, 0))), axis=0))
         gain = turned_gain(replace(found.steps, noise=None), own_rates, seed=self.seed)
         return Found(
             weights=found.weights,
             rates=solution.learning_rates,
             fit=explain_grams(
-                np.stack(self._grams),
+                self._grams.rows,
                 weights,
                 solution.learning_rates * size,
                 fitted=len(gauge.feature_names) - gauge.n,
-                n_parameters=max(float(np.mean(self._seen)), 1.0),
+                n_parameters=max(self._seen / len(self._grams), 1.0),
             ),
             gain=min(gain, ordered),
             words=self._words(found),
@@ -250,14 +256,14 @@ class ParameterSteps:
         basis = everything if self.method.nonnegative else gauge.identified
         fits = []
         for i, level in enumerate(self._levels):
-            steps = joined(level.steps).projected(basis)
-            logs = level.log_determinants
+            steps = level.steps.steps.projected(basis)
+            logs = level.log_determinants.rows
             fits.append(Regression.of(steps, logs, basis, rates, self.method, i))
         return fits[0] if len(fits) == 1 else max(fits, key=lambda fit: fit.log_likelihood)
 
     @property
     def _known_rates(self) -> Float | None:
-        return None if self.rates is None else np.array(self.rates)
+        return self._rates.rows if self.rated else None
 
     @property
     def _assumed_rates(self) -> Float | None:
@@ -268,20 +274,22 @@ class ParameterSteps:
         self, found: Regression, rates: Float | None, report: Progress | None
     ) -> tuple[Regression, Spread | None]:
         """Solve every replicate's steps as the estimate was, noise subtracted or not."""
-        level = self._levels[found.level].replicates
-        projected = [step.projected(found.basis) for step in level]
-        folded = np.ones(1) if self._folds(rates is not None) else None
+        level = self._levels[found.level]
+        every = level.replicates.steps if level.folded is None else level.folded
+        every = every.projected(found.basis)
+        folded = None if level.folded is None else np.ones(1)
+        n = every.n_steps // (len(self._grams) if folded is None else 1)
         known, method = rates is not None, self.method
 
         def solved(fit: Regression, *, plain: bool) -> Float:
             weights = []
-            for r in range(projected[0].n_steps):
-                mine = joined([step.part(r) for step in projected])
+            for r in range(n):
+                mine = every.part(slice(r, None, n))
                 steps = replace(mine, noise=None) if plain else mine
                 again = solve_steps(steps, folded, method, ridge=fit.ridge, tolerance=1e-8)[0]
                 weights.append(normalised(fit.basis @ again.weights, known=known)[0])
                 if report is not None:
-                    report("intervals", len(weights), projected[0].n_steps)
+                    report("intervals", len(weights), n)
             return np.stack(weights)
 
         replicates, bias = solved(found, plain=False), np.zeros(len(found.basis))

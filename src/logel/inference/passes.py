@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -37,7 +38,7 @@ def stage_parameters(
 
 def basis_sums(
     watched: Watched, basis: Basis, parameters: Float, method: Method
-) -> list[StageSums]:
+) -> Iterator[StageSums]:
     """Every stage in the basis, streamed."""
     work = partial(
         _stage_sums,
@@ -47,7 +48,7 @@ def basis_sums(
         bootstrap=method.bootstrap,
         n_groups=method.n_groups,
     )
-    return list(watched.each(work, zip_longest(parameters, parameters[1:]), "advantages"))
+    return watched.each(work, zip_longest(parameters, parameters[1:]), "advantages")
 
 
 def _stage_sums(

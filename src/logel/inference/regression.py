@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -86,7 +85,7 @@ class Regression:
     def of(
         cls,
         steps: Steps,
-        log_determinants: Sequence[float],
+        log_determinants: Float,
         basis: Float,
         rates: Float | None,
         method: Method,
@@ -97,7 +96,7 @@ class Regression:
         if not method.debias:
             steps = replace(steps, noise=None)
         solution, ridge = solve_steps(steps, rates, method)
-        return cls(steps, noise, np.array(log_determinants), basis, solution, ridge, level)
+        return cls(steps, noise, log_determinants, basis, solution, ridge, level)
 
     def uncorrected(self, rates: Float | None, method: Method) -> Regression:
         """The same steps solved without subtracting their noise."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy.linalg
 
+from logel.data.packed import Packed
 from logel.errors import IdentificationError, OptionError
 from logel.types import Float
 
@@ -56,21 +57,22 @@ class Steps:
 
     def projected(self, basis: Float) -> Steps:
         """The same steps for weights `basis @ coordinates`; basis of shape (q, k)."""
+        if is_identity(basis):
+            return self
         noise = None
         if self.noise is not None:
             wide = beside_one(basis)
             noise = wide.T @ self.noise @ wide
         return replace(self, design=self.design @ basis, noise=noise)
 
-    def part(self, step: int) -> Steps:
-        """One of the steps."""
-        at = slice(step, step + 1)
+    def part(self, at: slice) -> Steps:
+        """Some of the steps; not a view of the others."""
         return replace(
             self,
-            design=self.design[at],
-            delta=self.delta[at],
-            squared_movement=self.squared_movement[at],
-            noise=None if self.noise is None else self.noise[at],
+            design=self.design[at].copy(),
+            delta=self.delta[at].copy(),
+            squared_movement=self.squared_movement[at].copy(),
+            noise=None if self.noise is None else self.noise[at].copy(),
         )
 
     def weighed(self, roots: Float) -> Steps:
@@ -204,6 +206,39 @@ def _whiten(both: Float, metric: Float) -> Float:
     raise OptionError(
         f"metric must be (m, d) or (m, d, d) for delta {both.shape[:2]}: {metric.shape}"
     )
+
+
+class PackedSteps:
+    """Steps that come one after the other: memory for their numbers, and hardly more."""
+
+    def __init__(self) -> None:
+        self._design, self._delta, self._squared, self._noise = (Packed() for _ in range(4))
+        self._n_parameters = 0
+
+    def add(self, steps: Steps) -> None:
+        """Put one or several behind those that are there; with noise if those have it."""
+        self._design.add(steps.design)
+        self._delta.add(steps.delta)
+        self._squared.add(steps.squared_movement)
+        if steps.noise is not None:
+            self._noise.add(steps.noise)
+        self._n_parameters = steps.n_parameters
+
+    @property
+    def steps(self) -> Steps:
+        """All so far."""
+        return Steps(
+            design=self._design.rows,
+            delta=self._delta.rows,
+            n_parameters=self._n_parameters,
+            squared_movement=self._squared.rows,
+            noise=self._noise.rows if len(self._noise) else None,
+        )
+
+
+def is_identity(basis: Float) -> bool:
+    """Whether a basis (q, k) leaves everything as it is, so that nothing need be copied."""
+    return basis.shape[0] == basis.shape[1] and np.array_equal(basis, np.eye(len(basis)))
 
 
 def beside_one(basis: Float) -> Float:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from logel.data.contents import elsewhere
+from logel.data.contents import ParameterRows, elsewhere
 from logel.data.history import LearningHistory
 from logel.data.stage import Stage, StageSource
 from logel.errors import IdentificationError, LogelError, OptionError
@@ -22,7 +22,7 @@ from logel.inference.extremes import Extremes
 from logel.inference.gauge import FeatureMoments, Gauge, check_identified
 from logel.inference.gauge_sums import GaugeSums, common_gauge
 from logel.policies.base import Policy
-from logel.policies.cloned_path import ClonedPath, Cloner, known_parameters
+from logel.policies.cloned_path import ClonedPath, Cloner, checked_parameters
 from logel.policies.cloning import Clone, CloneConfig
 from logel.rewards.features import feature_names, featured
 from logel.types import Array, FeatureFunction, Float, Progress
@@ -122,7 +122,8 @@ class Watched:
         """All that one pass over the stages shows: reading them may be what takes longest."""
         legal = getattr(self.policy, "legal_actions", None)
         seen, scale, episodes, n_rows = GaugeSums(self.gamma, legal), ScaleSums(), [], 0
-        first_episodes, deviations, extremes = [], Deviations(self.policy), self.extremes
+        deviations, extremes = Deviations(self.policy), self.extremes
+        parameters = ParameterRows()
         ends: list[Array] = []
         cloned: list[Clone] = []
         for t, stage in enumerate(self.stages()):
@@ -134,8 +135,9 @@ class Watched:
             episodes.append(stage.n_episodes)
             ends = [*ends[:1], stage.observations[:SOME_ROWS].copy()]  # a view would keep all
             n_rows += stage.n_steps
-            first_episodes.append(stage.take(np.zeros(1, dtype=int)))
             what = "reading"
+            if self.use_parameters:
+                parameters.add(stage)
             if self.use_parameters and stage.parameters is not None:  # else cloning has more to say
                 size = (t, stage.n_episodes, stage.n_steps)
                 logger.info("stage %d: %d episodes, %d steps, known parameters", *size)
@@ -144,11 +146,8 @@ class Watched:
                     cloned.append(self._cloner.add(stage))
                 what = "cloning"
             self.report(what, t + 1, len(self.history))
-        known = None
-        if self.use_parameters:
-            # First episodes carry the parameters and spare the check a pass of its own.
-            brief = replace(self.history, source=tuple(first_episodes))
-            known = known_parameters(brief, self.policy)
+        extremes.check()
+        known = checked_parameters(parameters.rows, self.policy)
         if known is None and extremes.all_alike:
             raise IdentificationError(
                 "every stage shows the same observations and actions: the policy does not move, "
@@ -237,6 +236,10 @@ class Look:
     ends: tuple[Array, Array]
     unusual: tuple[str, ...] = ()
     cloned: ClonedPath | None = None
+
+    def groups(self, wanted: int) -> int:
+        """Groups of episodes kept apart: as many as are wanted, if every stage has them."""
+        return max(min(wanted, self.fewest), 1)
 
     def unlearns(self, policy: Policy, parameters: Float, kept: float | None = None) -> bool:
         """Whether a path (m + 1, d) loses what was decided at its beginning."""

@@ -20,10 +20,12 @@ from logel.data.stage import Stage, StageSource
 from logel.errors import HistoryError, LogelError
 from logel.policies.base import Policy
 from logel.policies.cloning import Clone, CloneConfig, CloneMethod, clone_stage
-from logel.types import Float, Progress
+from logel.types import Array, Float, Progress
 from logel.workers import SERIAL, Executor
 
 logger = logging.getLogger(__name__)
+# Sums of squares of known parameters stay within doubles.
+_LARGEST = 1e18
 # Stages of which each is warm-started at the one before.
 _IN_A_ROW = 4
 
@@ -230,7 +232,11 @@ def _log(t: int, n_episodes: int, found: Clone) -> None:
 
 def known_parameters(history: LearningHistory, policy: Policy) -> Float | None:
     """The parameters a history carries, (m + 1, d), checked against the family; None if none."""
-    known = history.parameters()
+    return checked_parameters(history.parameters(), policy)
+
+
+def checked_parameters(known: Array | None, policy: Policy, first: int = 0) -> Float | None:
+    """Known parameters of stages, from `first` on, checked against the family; None if none."""
     if known is None:
         return None
     if known.shape[1] != policy.n_parameters:
@@ -239,7 +245,13 @@ def known_parameters(history: LearningHistory, policy: Policy) -> Float | None:
             f"{policy.n_parameters}: pass the matching family, or use_parameters=False (--clone) "
             "to clone"
         )
-    return known.astype(float)
+    if (far := np.abs(known) > _LARGEST).any():
+        t, k = np.argwhere(far)[0]
+        raise HistoryError(
+            f"parameter {k} of stage {first + t} is {known[t, k]:.3g}, too much to compute with: "
+            "correct it, or use_parameters=False (--clone) to clone"
+        )
+    return known.astype(float, copy=False)
 
 
 def known_or_cloned(

@@ -241,9 +241,12 @@ class TorchFamily(Policy):
             )
             return np.asarray(sum(parts))
 
-        return ProductFisher(
-            self.n_parameters, product, lambda: self._diagonal(theta.detach(), observations, weight)
-        )
+        def diagonal(most: int | None) -> Float:
+            some = slice(None, None, max(1, len(weight) // (most or len(weight))))
+            rows, times = observations[some], weight[some] * (weight.sum() / weight[some].sum())
+            return self._diagonal(theta.detach(), rows, times)
+
+        return ProductFisher(self.n_parameters, product, diagonal)
 
     def _diagonal(self, theta: Tensor, observations: Tensor, weight: Tensor) -> Float:
         """Of the information: exactly, or where that takes too long, about."""

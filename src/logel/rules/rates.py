@@ -9,6 +9,7 @@ little about the rates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ from logel.types import Float
 
 # The learner's own variance, per coordinate, in units of the mean square movement.
 _NOISE = np.geomspace(1e-6, 10.0, 41)
+# Numbers held for the sizes of noise that are tried at once: not all sizes times all steps.
+_BLOCK = 2**17
 
 
 class Rates(Choice):
@@ -79,12 +82,11 @@ def schedules(n_steps: int) -> list[Schedule]:
 
     The learner's noise runs with the rate, or stays the same; or it alone changes.
     """
-    families = shapes(n_steps)
+    families, even = shapes(n_steps), np.ones(n_steps)
     result = []
     for family in families:
         share = 1.0 / (len(families) * len(family))
         for shape in family:
-            even = np.ones(n_steps)
             ways = [(shape, shape), (shape, even), (even, shape)]
             ways = ways if np.ptp(shape) > 0 else ways[:1]
             result += [Schedule(rates, noise, share / len(ways)) for rates, noise in ways]
@@ -105,23 +107,30 @@ def weigh(moments: StepMoments, schedule: Schedule, weights_precision: float) ->
     """
     m, q = moments.inner.shape
     typical = float(moments.squared.sum()) / (m * moments.n_coordinates)
-    variance = moments.sampled + _NOISE[:, None] * typical * schedule.noise**2
-    precision = 1.0 / variance
-    square = np.einsum("st,tij->sij", precision * schedule.rates**2, moments.gram)
-    inner = (precision * schedule.rates) @ moments.inner
-    penalised = square + weights_precision * np.eye(q)
-    explained = (inner * np.linalg.solve(penalised, inner[..., None])[..., 0]).sum(axis=1)
-    _, log_determinant = np.linalg.slogdet(penalised)
-    logs = 0.5 * (
-        moments.n_coordinates * np.log(precision).sum(axis=1)
-        - (precision @ moments.squared - explained)
-        - (log_determinant - q * np.log(weights_precision))
-    )
+
+    def precise(sizes: Float) -> Float:
+        return np.asarray(1.0 / (moments.sampled + sizes[:, None] * typical * schedule.noise**2))
+
+    blocks, at_once = [], max(1, _BLOCK // m)
+    for first in range(0, len(_NOISE), at_once):
+        precision = precise(_NOISE[first : first + at_once])
+        square = np.einsum("st,tij->sij", precision * schedule.rates**2, moments.gram)
+        inner = (precision * schedule.rates) @ moments.inner
+        penalised = square + weights_precision * np.eye(q)
+        explained = (inner * np.linalg.solve(penalised, inner[..., None])[..., 0]).sum(axis=1)
+        _, log_determinant = np.linalg.slogdet(penalised)
+        blocks.append(
+            moments.n_coordinates * np.log(precision).sum(axis=1)
+            - (precision @ moments.squared - explained)
+            - (log_determinant - q * np.log(weights_precision))
+        )
+    logs = 0.5 * np.concatenate(blocks)
     best = int(np.argmax(logs))
-    return Weighed(float(scipy.special.logsumexp(logs) - np.log(len(logs))), precision[best])
+    found = float(scipy.special.logsumexp(logs) - np.log(len(logs)))
+    return Weighed(found, precise(_NOISE[best : best + 1])[0])
 
 
-def posterior(weighed: list[Weighed], among: list[Schedule]) -> Float:
+def posterior(log_evidence: Sequence[float], among: Sequence[Schedule]) -> Float:
     """Probabilities of the schedules."""
-    logs = np.array([w.log_evidence + np.log(s.prior) for w, s in zip(weighed, among, strict=True)])
+    logs = np.array([log + np.log(s.prior) for log, s in zip(log_evidence, among, strict=True)])
     return np.asarray(scipy.special.softmax(logs))

@@ -17,8 +17,11 @@ are unbiased, whatever it says. A smaller lambda trades variance for the critic'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +36,8 @@ _PSEUDO_ROWS = 2.0
 # Rows per number of the critic that another stage may add at most: with many of its own, a stage
 # needs no others, whose policies had other values.
 _BORROWED_ROWS = 10.0
+# Weight below which a stage lends nothing.
+_LENDS = 1e-6
 # Discrete states that each get a value of their own; coordinates up to which all products of two
 # enter a quadratic, which then has 153 terms: beyond, only their squares do.
 _STATES_AT_MOST, _MOST_CROSSED = 500, 16
@@ -87,25 +92,39 @@ class CriticSums:
     n_rows: int
 
 
-def pooled(stages: list[CriticSums], pool: float) -> list[CriticSums]:
+def pooled(stages: Iterable[CriticSums], pool: float) -> Iterator[CriticSums]:
     """Each stage's sums plus those of the others, weighted by pool ** (distance in stages).
 
     0 is each stage by itself; with 1 all count alike, however far. Large stages count for no more
     than ten rows per number to fit, so that pooling fades where a stage has enough of its own.
+    Only stages that lend something are held at a time.
     """
-    result = []
-    borrowed = _BORROWED_ROWS * stages[0].system.shape[1]
+    far = math.inf if pool >= 1 else math.log(_LENDS) / math.log(pool) if pool > 0 else 0
+    reach = None if far == math.inf else int(far) + 1
+    rest = iter(stages)
+    held = deque(islice(rest, None if reach is None else reach + 1))
+    at = 0
+    while at < len(held):
+        yield _lent_to(held, at, pool)
+        held.extend(islice(rest, 1))
+        if at == reach:
+            held.popleft()
+        else:
+            at += 1
+
+
+def _lent_to(stages: Sequence[CriticSums], t: int, pool: float) -> CriticSums:
+    """One stage's sums, and what its neighbours lend it."""
+    borrowed = _BORROWED_ROWS * stages[t].system.shape[1]
     lent = np.minimum(1.0, borrowed / np.array([stage.n_rows for stage in stages]))
-    for t, stage in enumerate(stages):
-        weights = lent * float(pool) ** np.abs(t - np.arange(len(stages)))
-        weights[t] = 1.0
-        # Stages so far away that they lend nothing would only cost time, or groups.
-        used = [(weights[s], stages[s]) for s in np.flatnonzero(weights > 1e-6)]
-        n_groups = min(len(other.system) for _, other in used)
-        system = np.sum([w * _merge(other.system, n_groups) for w, other in used], axis=0)
-        target = np.sum([w * _merge(other.target, n_groups) for w, other in used], axis=0)
-        result.append(CriticSums(system, target, stage.n_rows))
-    return result
+    weights = lent * float(pool) ** np.abs(t - np.arange(len(stages)))
+    weights[t] = 1.0
+    # Stages so far away that they lend nothing would only cost time, or groups.
+    used = [(weights[s], stages[s]) for s in np.flatnonzero(weights > _LENDS).tolist()]
+    n_groups = min(len(other.system) for _, other in used)
+    system = np.sum([w * _merge(other.system, n_groups) for w, other in used], axis=0)
+    target = np.sum([w * _merge(other.target, n_groups) for w, other in used], axis=0)
+    return CriticSums(system, target, stages[t].n_rows)
 
 
 def fit_critic(sums: CriticSums, groups: npt.NDArray[np.int64]) -> Float:
