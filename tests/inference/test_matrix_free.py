@@ -364,7 +364,7 @@ def test_variances_that_chase_one_another_come_to_rest(monkeypatch: pytest.Monke
     assert found.status.name != "NOT_CONVERGED"
     assert found.weights.argmax() == 0
     # What it is without: two values in turn, two nats apart, for as long as one waits.
-    monkeypatch.setattr(choose, "_settled", lambda fit: fit)
+    monkeypatch.setattr(choose, "brought_to_rest", lambda fit: fit)
     assert infer_reward(history, policy, **asked).status.name == "NOT_CONVERGED"
 
 
