@@ -63,8 +63,8 @@ def _unexplained(x: Float, actions: Float) -> Float:
     triangle = np.zeros((0, width))
     for at in range(0, len(x), _ROWS_AT_ONCE):
         rows = np.concatenate([x[at : at + _ROWS_AT_ONCE], actions[at : at + _ROWS_AT_ONCE]], 1)
-        triangle = np.linalg.qr(np.concatenate([triangle, rows]), mode="r")
-    return np.asarray(triangle[x.shape[1] :, x.shape[1] :])
+        triangle = np.asarray(np.linalg.qr(np.concatenate([triangle, rows]), mode="r"))
+    return triangle[x.shape[1] :, x.shape[1] :]
 
 
 def _fixed_after_all(logs: Float, freedom: Array, mean: Float) -> tuple[str, ...]:
