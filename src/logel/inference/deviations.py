@@ -64,7 +64,7 @@ def _unexplained(x: Float, actions: Float) -> Float:
     for at in range(0, len(x), _ROWS_AT_ONCE):
         rows = np.concatenate([x[at : at + _ROWS_AT_ONCE], actions[at : at + _ROWS_AT_ONCE]], 1)
         triangle = np.asarray(np.linalg.qr(np.concatenate([triangle, rows]), mode="r"))
-    return np.asarray(triangle[x.shape[1] :, x.shape[1] :])
+    return triangle[x.shape[1] :, x.shape[1] :]
 
 
 def _fixed_after_all(logs: Float, freedom: Array, mean: Float) -> tuple[str, ...]:
