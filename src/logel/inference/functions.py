@@ -154,10 +154,8 @@ def function_steps(
         delta, design, plain = delta @ root.T, root @ design, root @ plain
         left.add([variances(design[1:]) / variances(plain[1:])])
         whole.add(compress(delta[:1], design[:1], may_rest=True))
-        apart = compress(delta[1:], design[1:], may_rest=True) if by_group else None
-        for g, mine in enumerate(by_group):
-            assert apart is not None
-            mine.add(apart.part(slice(g, g + 1)))
+        for g, mine in enumerate(by_group, start=1):
+            mine.add(compress(delta[g : g + 1], design[g : g + 1], may_rest=True))
         parts.add(_deviations(delta[1:], design[1:])[None])
         weak = weak or JacobianMoments.empty(design.shape[2])
         weak.add(_as_jacobian(design), 1.0 if rates is None else rates[t])
