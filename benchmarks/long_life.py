@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -32,6 +33,7 @@ from benchmarks.report import (
     report,
     resident_bytes,
 )
+from logel.data.folder import MANIFEST, STAGES
 
 SHARES = (8, 4, 2, 1)
 # Stages worked on beforehand: libraries take memory once, whatever the size.
@@ -76,6 +78,15 @@ def write(folder: Path, n: int) -> None:
     with HistoryWriter(folder / "made") as writer:
         for stage in stages(n):
             writer.append(stage)
+
+
+def begin(whole: Path, part: Path, n: int) -> None:
+    """The first stages of a folder as a folder of its own."""
+    part.mkdir()
+    lines = (whole / STAGES).read_bytes().splitlines(keepends=True)
+    (part / STAGES).write_bytes(b"".join([*lines[:n], lines[-1]]))
+    for path in (whole / MANIFEST, *sorted(whole.glob("stage-*"))[:n]):
+        os.link(path, part / path.name)
 
 
 def recorder(folder: Path, n: int) -> None:
@@ -161,9 +172,10 @@ def measure(n_stages: int, kinds: tuple[str, ...]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="logel-long-life-") as name:
         folder = Path(name)
         sizes = [n_stages // share for share in SHARES]
-        for n in (LITTLE, *sizes):
-            write(folder, n)
-            (folder / "made").rename(folder / f"{n}")
+        write(folder, n_stages)
+        (folder / "made").rename(folder / f"{n_stages}")
+        for n in (LITTLE, *sizes[:-1]):
+            begin(folder / f"{n_stages}", folder / f"{n}", n)
         for kind in kinds:
             for n in sizes:
                 took = fresh_process("benchmarks.long_life", "alone", kind, folder, n)

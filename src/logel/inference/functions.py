@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise, tee
 from typing import NamedTuple
 
@@ -34,12 +35,11 @@ from logel.inference.regress import (
 )
 from logel.inference.spread import Spread, contrasted, spread_of, student_draws, variances
 from logel.inference.steps import PackedSteps, Steps, beside_one, compress, is_identity
-from logel.rules.functions import Basis, StageSums
+from logel.rules.functions import Basis, StageSums, regrouped
 from logel.rules.rates import (
     Rates,
     Schedule,
     StepMoments,
-    Weighed,
     known_schedules,
     posterior,
     schedules,
@@ -135,7 +135,7 @@ def function_steps(
             are known and carry no noise.
         rates: Known learning rates, or None.
     """
-    ahead, here = tee(_regrouped(s, n_groups) for s in sums)
+    ahead, here = tee(regrouped(s, n_groups) for s in sums)
     critics = pooled((s.critic_sums for s in ahead), pool)
     everyone = np.arange(n_groups)
     kept = [everyone, *(np.delete(everyone, g) for g in everyone if n_groups > 1)]
@@ -154,10 +154,8 @@ def function_steps(
         delta, design, plain = delta @ root.T, root @ design, root @ plain
         left.add([variances(design[1:]) / variances(plain[1:])])
         whole.add(compress(delta[:1], design[:1], may_rest=True))
-        apart = compress(delta[1:], design[1:], may_rest=True) if by_group else None
-        for g, mine in enumerate(by_group):
-            assert apart is not None
-            mine.add(apart.part(slice(g, g + 1)))
+        for g, mine in enumerate(by_group, start=1):
+            mine.add(compress(delta[g : g + 1], design[g : g + 1], may_rest=True))
         parts.add(_deviations(delta[1:], design[1:])[None])
         weak = weak or JacobianMoments.empty(design.shape[2])
         weak.add(_as_jacobian(design), 1.0 if rates is None else rates[t])
@@ -179,22 +177,6 @@ def _deviations(delta: Float, design: Float) -> Float:
     both = np.concatenate([design, delta[:, :, None]], axis=2)
     both = both - (both.mean(axis=0) if len(both) else 0.0)
     return np.asarray(np.swapaxes(both, 1, 2) @ both)
-
-
-def _regrouped(sums: StageSums, n_groups: int) -> StageSums:
-    if len(sums.counts) == n_groups:
-        return sums
-    first = np.arange(n_groups) * len(sums.counts) // n_groups
-    merged = {
-        name: np.add.reduceat(getattr(sums, name), first)
-        for name in ("counts", "scores", "movement", "own", "critic", "plain")
-    }
-    critic = CriticSums(
-        np.add.reduceat(sums.critic_sums.system, first),
-        np.add.reduceat(sums.critic_sums.target, first),
-        sums.critic_sums.n_rows,
-    )
-    return replace(sums, **merged, critic_sums=critic)
 
 
 def _noise_root(now: StageSums, after: StageSums, prior_strength: float | None) -> Float:
@@ -366,10 +348,7 @@ def _by_schedule(
     if size == 0:
         return [_answer(steps, among[0].rates, method)], np.ones(1), steps
     moments = _step_moments(steps, among[0].rates, first.weights, method)
-
-    def weighed(schedule: Schedule) -> Weighed:
-        return weigh(moments, schedule, len(first.weights) / size)
-
+    weighed = partial(weigh, moments, weights_precision=len(first.weights) / size)
     # Precisions of all schedules together would take more than the steps.
     probabilities = posterior([weighed(s).log_evidence for s in among], among)
     if not np.isfinite(probabilities).all():

@@ -248,8 +248,8 @@ def checked_parameters(known: Array | None, policy: Policy, first: int = 0) -> F
     if (far := np.abs(known) > _LARGEST).any():
         t, k = np.argwhere(far)[0]
         raise HistoryError(
-            f"parameter {k} of stage {first + t} is {known[t, k]:.3g}, too much to compute with: "
-            "correct it, or use_parameters=False (--clone) to clone"
+            f"parameter {k} of stage {first + t} is {known[t, k]:.3g}, too much to "
+            "compute with: correct it, or use_parameters=False (--clone) to clone"
         )
     return known.astype(float, copy=False)
 

@@ -19,7 +19,7 @@ is a sum over rows: k by q, k by b and k by k numbers, whatever the number d of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -280,3 +280,20 @@ def _episode_blocks(stage: Stage, group: Array) -> Iterator[tuple[int, int]]:
             taken = max(1, int(np.searchsorted(rows, _ROWS_AT_ONCE, side="right")))
             yield at, at + taken
             at += taken
+
+
+def regrouped(sums: StageSums, n_groups: int) -> StageSums:
+    """The same with neighbouring groups of episodes merged into so many."""
+    if len(sums.counts) == n_groups:
+        return sums
+    first = np.arange(n_groups) * len(sums.counts) // n_groups
+    merged = {
+        name: np.add.reduceat(getattr(sums, name), first)
+        for name in ("counts", "scores", "movement", "own", "critic", "plain")
+    }
+    critic = CriticSums(
+        np.add.reduceat(sums.critic_sums.system, first),
+        np.add.reduceat(sums.critic_sums.target, first),
+        sums.critic_sums.n_rows,
+    )
+    return replace(sums, **merged, critic_sums=critic)
