@@ -288,8 +288,10 @@ class Request:
         convex, default = watched.policy.convex, self.method == "default"
         method = "mirror" if default else self.method
         chosen = Method.named(method) if isinstance(method, str) else method
-        if watched.run is not SERIAL or chosen.coordinates is Coordinates.PATH:
+        if not watched.run.here or chosen.coordinates is Coordinates.PATH:
             return None
+        if watched.run.cache is not None:
+            return None  # which is asked for clones one by one
         if default and convex:
             return None  # "joint", if there are few enough rows, clones otherwise
         return (chosen if self.intervals else chosen.without_intervals(watched.policy)).clone

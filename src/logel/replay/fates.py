@@ -86,7 +86,7 @@ class Replay:
             number: Of the set that the fates are of.
         """
         fewest = self.learner.together(self.course.batches[0])
-        n_groups = max(1, int(len(weights) // fewest))
+        n_groups = min(len(weights), max(1, int(len(weights) // fewest)))
         groups = np.array_split(np.arange(len(weights)), n_groups)
         fates = np.asarray(which)
         items = [(weights[g], fates[g], n_steps, number) for g in groups]
