@@ -22,7 +22,7 @@ import numpy as np
 from logel.data.contents import Contents
 from logel.data.folder import own_episodes_of, parse_names
 from logel.data.frames import frame_of_stages, frame_of_steps
-from logel.data.limits import FilePath, Limits, check_plain_file, parsing
+from logel.data.limits import FilePath, Limits, check_plain_file, parse_json, parsing
 from logel.data.stage import Stage
 from logel.data.store import write_atomically
 from logel.data.table_files import check_new_file, read_tables, write_frame
@@ -109,7 +109,7 @@ def _read_about(path: Path, limits: Limits | None) -> dict[str, Any] | None:
     check_plain_file(path, limits)
     limits.check("metadata_bytes", path.stat().st_size, path)
     with parsing(path):
-        raw = json.loads(path.read_bytes())
+        raw = parse_json(path.read_bytes(), path)
         if not isinstance(raw, dict) or raw.get("format") != _FORMAT:
             raise FormatError(f"{path} is not about a table of steps: move it elsewhere")
         if raw["format_version"] != _VERSION:

@@ -25,7 +25,6 @@ from logel.data.places import Folder, Place, check_size
 from logel.errors import (
     FormatError,
     LogelError,
-    MissingExtraError,
     OptionError,
     StorageError,
     one_line,
@@ -164,7 +163,10 @@ class Address(Place):
         try:
             return fsspec.filesystem(self._kind, **options)
         except ImportError:
-            raise MissingExtraError(_PACKAGES[self._kind], "remote") from None
+            package = _PACKAGES[self._kind]
+            raise OptionError(
+                f"{package} is not installed, which {self._kind} needs: pip install {package}"
+            ) from None
 
     def _fetched(self, name: str, n_bytes: int | None = None, told_by: str = "") -> bytes | None:
         """All of a file, None if there is none; its size is looked at first."""

@@ -231,19 +231,14 @@ class Stage:
 
     def _check_shapes(self) -> None:
         """Refuse rows of the wrong shape; their number is right."""
-        for name in ("observations", "actions"):
-            if 0 in (shape := getattr(self, name).shape)[1:]:
-                raise HistoryError(f"{name} must hold numbers, but have shape {shape}")
+        for name, array in (("observations", self.observations), ("actions", self.actions)):
+            if 0 in array.shape[1:]:
+                raise HistoryError(f"{name} must hold numbers, but have shape {array.shape}")
         if self.terminated.ndim != 1:
             raise HistoryError(
                 f"terminated must be flat, one entry per episode, but has {self.terminated.shape}"
             )
-        if self.features is not None and (self.features.ndim != 2 or self.features.shape[1] == 0):
-            raise HistoryError(f"features must have shape (N, q), but have {self.features.shape}")
-        if self.parameters is not None and self.parameters.ndim != 1:
-            raise HistoryError(
-                f"parameters of a stage must be flat, but have shape {self.parameters.shape}"
-            )
+        _check_beside(self.features, self.parameters)
         if self.last_observations is not None:
             _check_last(self.last_observations, self.observations)
 
@@ -384,6 +379,13 @@ _READERS: dict[str, Callable[[Any, str], Array]] = {
     **dict.fromkeys(("observations", "last_observations"), seen),
     **dict.fromkeys(("features", "parameters"), _real),
 }
+
+
+def _check_beside(features: Array | None, parameters: Array | None) -> None:
+    if features is not None and (features.ndim != 2 or features.shape[1] == 0):
+        raise HistoryError(f"features must have shape (N, q), but have {features.shape}")
+    if parameters is not None and parameters.ndim != 1:
+        raise HistoryError(f"parameters of a stage must be flat, but have shape {parameters.shape}")
 
 
 def _check_last(last: Array, others: Array) -> None:

@@ -73,6 +73,30 @@ class RuleChoice:
             return SampledPosterior(fit.draws)
         return weight_posterior(fit.weights, fit.covariance, fit.variances.scale)
 
+    def draws(self, spread: Float, n: int, rng: np.random.Generator) -> Float:
+        """Posterior draws that allow for every rule in proportion to its probability.
+
+        The scale of the weights means something else under each rule: all are brought to the best
+        one's.
+        """
+        gains = np.array([self.gains[name] for name in self.gains])
+        shares = np.exp(gains - gains.max())
+        numbers = rng.multinomial(n, shares / shares.sum())
+        values, vectors = np.linalg.eigh(spread)
+        root = vectors * np.sqrt(np.clip(values, 0, None))
+        size = float(np.linalg.norm(self.posterior(self.name).mean))
+        parts = []
+        for name, number in zip(self.gains, numbers, strict=True):
+            if number == 0:
+                continue
+            posterior = self.posterior(name)
+            draws = posterior.draw(number, rng)
+            own = float(np.linalg.norm(posterior.mean))
+            if name != self.name and own > 0:
+                draws = draws * (size / own)
+            parts.append(draws + rng.standard_normal(draws.shape) @ root.T)
+        return rng.permutation(np.concatenate(parts))
+
 
 def choose_rule(
     rules: Mapping[str, Rule],
@@ -100,64 +124,119 @@ def choose_rule(
     """
     anyone = next(iter(rules.values()))
     walk = fit_random_walk(anyone, start=None if cloned is None else Start(cloned))
-    ground = _Ground(dict(rules), walk, cloned, tuple(nulls or ()))
-    work = _kept_by(run.cache, ground)
-    fits: dict[str, JointFit] = {}
-    refreshed: dict[str, Float] = {}  # where each fit's rule was
-
-    def gain(name: str) -> float:
-        return fits[name].evidence - walk.evidence - prior_cost(name, method)
-
-    running = list(rules)
-    effort = _Effort(report, sum(rounds for rounds, _ in method.heats) * len(running), nulls)
-    effort.spend(_WALK_ROUNDS)
-    accounts: dict[str, list[Callable[[], float]]] = {}
-    for heat, (rounds, margin) in enumerate(method.heats):
-        for name in running:
-            begun = fits.get(name)
-            refreshed[name] = walk.states if begun is None else begun.model.as_policy(begun.states)
-        given = [(name, ground.bare(name, fits.get(name)), rounds) for name in running]
-        found = [run.start(work, one, ground) for one in given]
-        if fits and running and heat == len(method.heats) - 1 and nulls is not None:
-            # Whoever leads now will most likely have to beat these, while others still run.
-            leader = max(running, key=gain)
-            accounts[leader] = _without_reward(ground, leader, refreshed[leader], run)
-        for name, fit in zip(running, found, strict=True):
-            fits[name] = ground.whole(name, fit())
-            effort.spend(rounds)
-        lead = max(gain(name) for name in fits)
-        running = [n for n in running if not fits[n].converged and gain(n) >= lead - margin]
-        effort.spend(0, left=sum(rounds for rounds, _ in method.heats[heat + 1 :]) * len(running))
-        logger.info("rules, heat %d: %s", heat + 1, _standing(fits, gain))
-    fits = {name: rolled_out(fit) for name, fit in fits.items()}
-    order = sorted(fits, key=gain, reverse=True)
-    hurried = set(fits)
-    while order[0] in hurried and not fits[order[0]].settled:
-        # Another may be ahead once this one has come to rest.
-        first = order[0]
-        hurried.discard(first)
-        accounts.pop(first, None)
-        refreshed[first] = fits[first].model.as_policy(fits[first].states)
-        fits[first] = brought_to_rest(fits[first])
-        order = sorted(fits, key=gain, reverse=True)
-    best, without = fits[order[0]], [walk.evidence]
-    if nulls is not None:
-        known = accounts.get(order[0])
-        known = known or _without_reward(ground, order[0], refreshed[order[0]], run)
-        for one, rounds in zip(known, ground.rounds, strict=True):
-            without.append(one())
-            effort.spend(rounds)
-    greedy = -np.inf
+    race = _Race(_Ground(dict(rules), walk, cloned, tuple(nulls or ())), method, nulls, report, run)
+    race.run_heats()
+    order = race.brought_to_rest()
+    best, greedy = race.fits[order[0]], -np.inf
     if nulls is not None and isinstance(anyone.world, TabularWorld):
         greedy = greedy_evidence(anyone.world.counts)
+    without = max(walk.evidence, *race.without_reward(order[0]), greedy)
     return RuleChoice(
         name=order[0],
-        fits=fits,
+        fits=race.fits,
         walk=walk,
-        gains={name: gain(name) for name in order},
-        reward_gain=best.evidence - max(*without, greedy) - prior_cost(order[0], method),
+        gains={name: race.gain(name) for name in order},
+        reward_gain=best.evidence - without - prior_cost(order[0], method),
         greedy=greedy > best.evidence,
     )
+
+
+class _Race:
+    """Rules that are fitted side by side, the worst given up after every heat.
+
+    Args:
+        ground: What all fits begin with.
+        method: How long, and at which odds.
+        nulls: As in `choose_rule`.
+        report: Called with (what, done, total).
+        run: What fits them.
+    """
+
+    def __init__(
+        self,
+        ground: _Ground,
+        method: Method,
+        nulls: Sequence[Rule] | None,
+        report: Progress | None,
+        run: Executor,
+    ) -> None:
+        self.ground, self.method, self.nulls, self.run = ground, method, nulls, run
+        self.fits: dict[str, JointFit] = {}
+        # Where each fit's rule was, and accounts without a reward that were begun for it.
+        self._refreshed: dict[str, Float] = {}
+        self._accounts: dict[str, list[Callable[[], float]]] = {}
+        rounds = sum(rounds for rounds, _ in method.heats) * len(ground.rules)
+        self._effort = _Effort(report, rounds, nulls)
+        self._effort.spend(_WALK_ROUNDS)
+
+    def gain(self, name: str) -> float:
+        """Log evidence over the random walk, with prior odds."""
+        walk = self.ground.walk.evidence
+        return self.fits[name].evidence - walk - prior_cost(name, self.method)
+
+    def run_heats(self) -> None:
+        """Fit all rules; those that fall too far behind are left where they are."""
+        work, running = _kept_by(self.run.cache, self.ground), list(self.ground.rules)
+        heats = self.method.heats
+        for heat, (rounds, margin) in enumerate(heats):
+            self._heat(work, running, rounds, last=heat == len(heats) - 1)
+            lead = max(self.gain(name) for name in self.fits)
+            running = [
+                n for n in running if not self.fits[n].converged and self.gain(n) >= lead - margin
+            ]
+            self._effort.spend(
+                0, left=sum(rounds for rounds, _ in heats[heat + 1 :]) * len(running)
+            )
+            logger.info("rules, heat %d: %s", heat + 1, _standing(self.fits, self.gain))
+        self.fits = {name: rolled_out(fit) for name, fit in self.fits.items()}
+
+    def _heat(self, work: Work, running: Sequence[str], rounds: int, *, last: bool) -> None:
+        ground, fits = self.ground, self.fits
+        for name in running:
+            self._refresh(name)
+        given = [(name, ground.bare(name, fits.get(name)), rounds) for name in running]
+        found = [self.run.start(work, one, ground) for one in given]
+        if fits and running and last and self.nulls is not None:
+            # Whoever leads now will most likely have to beat these, while others still run.
+            self._begin_accounts(max(running, key=self.gain))
+        for name, fit in zip(running, found, strict=True):
+            fits[name] = ground.whole(name, fit())
+            self._effort.spend(rounds)
+
+    def brought_to_rest(self) -> list[str]:
+        """Names, best first; whoever goes round in circles ahead of all is brought to rest."""
+        fits, hurried = self.fits, set(self.fits)
+        order = sorted(fits, key=self.gain, reverse=True)
+        while order[0] in hurried and not fits[order[0]].settled:
+            # Another may be ahead once this one has come to rest.
+            first = order[0]
+            hurried.discard(first)
+            self._accounts.pop(first, None)
+            self._refresh(first)
+            fits[first] = brought_to_rest(fits[first])
+            order = sorted(fits, key=self.gain, reverse=True)
+        return order
+
+    def without_reward(self, name: str) -> list[float]:
+        """Evidence of accounts without a reward that a rule has to beat, beside the walk."""
+        if self.nulls is None:
+            return []
+        if name not in self._accounts:
+            self._begin_accounts(name)
+        found = []
+        for one, rounds in zip(self._accounts[name], self.ground.rounds, strict=True):
+            found.append(one())
+            self._effort.spend(rounds)
+        return found
+
+    def _begin_accounts(self, name: str) -> None:
+        begun = _without_reward(self.ground, name, self._refreshed[name], self.run)
+        self._accounts[name] = begun
+
+    def _refresh(self, name: str) -> None:
+        fit = self.fits.get(name)
+        states = self.ground.walk.states if fit is None else fit.model.as_policy(fit.states)
+        self._refreshed[name] = states
 
 
 def forward(rule: Rule, path: Float, parameters: Float) -> bool:

@@ -24,6 +24,13 @@ _BROKEN = (np.linalg.LinAlgError, torch.linalg.LinAlgError, ArithmeticError)  # 
 _NOT_NUMBERS = re.compile(r"\b(inf|infs|nan|nans|infinite|non-finite)\b", re.IGNORECASE)
 
 
+def _digest(stage: Stage) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    for array in (stage.lengths, stage.observations, stage.actions):
+        found.update(np.ascontiguousarray(array).data)
+    return found.digest()
+
+
 class Extremes:
     """The largest size of every column of numbers over the stages, and whether stages differ."""
 
@@ -35,13 +42,11 @@ class Extremes:
 
     def add(self, stage: Stage) -> None:
         """Include a stage; refuse what no sum of squares could hold."""
-        if not self._differs:  # once two differ, no more need be compared
-            digest = hashlib.blake2b(digest_size=16)
-            for array in (stage.lengths, stage.observations, stage.actions):
-                digest.update(np.ascontiguousarray(array).data)
-            self._first = self._first or digest.digest()
-            self._differs = digest.digest() != self._first
         self._n_stages += 1
+        if not self._differs:  # once two differ, no more need be compared
+            digest = _digest(stage)
+            self._first = self._first or digest
+            self._differs = digest != self._first
         for part in _PARTS:
             for values in (getattr(stage, part), stage.last_observations):
                 if values is None or values.dtype.kind != "f":

@@ -78,15 +78,16 @@ def _smoothed(worlds: Worlds, names: list[str], method: Method, basis: Float) ->
         choose_rule(_rules(worlds, names, columns), method, cloned=path, report=watched.report)
         for columns in (everything[:, :p], everything * scale)
     )
-    best: tuple[Heard, JointFit] | None = None
-    for name in names:
-        # Elements may make another rule the likelier one, or hide it under their own weight.
-        if all(fits.gains[name] < fits.gains[fits.name] - _CLOSE for fits in (plain, dense)):
-            continue
-        tried = _single(worlds, name, method, plain, dense, scale, basis)
-        if best is None or tried[0].singles.gain > best[0].singles.gain:
-            best = tried
-    assert best is not None
+    # Elements may make another rule the likelier one, or hide it under their own weight.
+    close = [
+        name
+        for name in names
+        if any(fits.gains[name] >= fits.gains[fits.name] - _CLOSE for fits in (plain, dense))
+    ]
+    best = max(
+        (_single(worlds, name, method, plain, dense, scale, basis) for name in close),
+        key=lambda each: each[0].singles.gain,
+    )
     dense = _nearer(worlds, *best, dense, method, p)
     tried = _single(worlds, best[0].rule, method, plain, dense, scale, basis)
     heard, again = max(best, tried, key=lambda each: each[0].singles.gain)

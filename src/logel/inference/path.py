@@ -313,7 +313,7 @@ def _smoothed(
         and not forward(fit.model, choice.walk.states, fit.parameters),
         repeats=repeated_share(np.diff(path, axis=0), left_of(fit, path)),
     )
-    return found, lambda n, rng: _averaged_draws(choice, noise, n, rng) @ back.T
+    return found, lambda n, rng: choice.draws(noise, n, rng) @ back.T
 
 
 def _smoothed_in(name: str, fit: JointFit, worlds: Worlds, world: World) -> Float:
@@ -383,31 +383,6 @@ def _plan(
         return None
     matrices = [fit.covariance + spread, *(one() + spread / 2 for one in expected)]
     return Planning(*(basis @ matrix @ basis.T for matrix in matrices))
-
-
-def _averaged_draws(choice: RuleChoice, spread: Float, n: int, rng: np.random.Generator) -> Float:
-    """Posterior draws that allow for every rule in proportion to its probability.
-
-    The scale of the weights means something else under each rule: all are brought to the best
-    one's.
-    """
-    gains = np.array([choice.gains[name] for name in choice.gains])
-    shares = np.exp(gains - gains.max())
-    numbers = rng.multinomial(n, shares / shares.sum())
-    values, vectors = np.linalg.eigh(spread)
-    root = vectors * np.sqrt(np.clip(values, 0, None))
-    size = float(np.linalg.norm(choice.posterior(choice.name).mean))
-    parts = []
-    for name, number in zip(choice.gains, numbers, strict=True):
-        if number == 0:
-            continue
-        posterior = choice.posterior(name)
-        draws = posterior.draw(number, rng)
-        own = float(np.linalg.norm(posterior.mean))
-        if name != choice.name and own > 0:
-            draws = draws * (size / own)
-        parts.append(draws + rng.standard_normal(draws.shape) @ root.T)
-    return rng.permutation(np.concatenate(parts))
 
 
 def _regressed(

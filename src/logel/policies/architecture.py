@@ -88,11 +88,10 @@ def policy_of_facts(facts: Any, *, device: str = "cpu") -> TorchFamily:
 def _policy(facts: Mapping[str, Any], device: str) -> TorchFamily:
     inputs = [_input(one) for one in facts["inputs"]]
     _check_inputs(inputs)
-    hidden = [_count(width) for width in facts["hidden"]]
-    actions, outputs = _actions(facts["actions"], [_count(n) for n in facts["sizes"]])
+    hidden, sizes = ([_count(n) for n in facts[name]] for name in ("hidden", "sizes"))
+    actions, outputs = _actions(facts["actions"], sizes)
     widths = [sum(one.width for one in inputs), *hidden, outputs]
-    weights = sum(one.weights for one in inputs)
-    weights += sum((below + 1) * above for below, above in pairwise(widths))
+    weights = sum(one.weights for one in inputs) + _n_weights(widths)
     ask_memory(_WEIGHT_BYTES * weights, f"a policy of {weights} parameters")
     module = Actor(
         tuple(one.name for one in inputs),
@@ -103,9 +102,17 @@ def _policy(facts: Mapping[str, Any], device: str) -> TorchFamily:
         module,
         actions,
         observations=_space(inputs),
-        precision="single" if any(one.image for one in inputs) else "double",
+        precision=_precision(inputs),
         device=device,
     )
+
+
+def _precision(inputs: list[_Input]) -> str:
+    return "single" if any(one.image for one in inputs) else "double"
+
+
+def _n_weights(widths: list[int]) -> int:
+    return sum((below + 1) * above for below, above in pairwise(widths))
 
 
 def _layers(widths: list[int], activation: type[nn.Module]) -> nn.Sequential:

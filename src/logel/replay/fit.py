@@ -96,22 +96,9 @@ def fit_replay(
         beginnings: The guess and others that are tried if it does not lead to a good answer.
     """
     m = len(replay.course)
-    centre, root, trace = _approached(replay, centre, n_fates, beginnings)
-    best = _measured(replay, centre, root, n_fates, m)
-    trace, n_measured = [*trace, best.loss], 1
-    last = len(trace) + _TRIED
-    while True:
-        arrived, within = _near(best)
-        weights = best.found if arrived else best.centre
-        # A shift that is within chance is worth a try only if effects are known where it begins.
-        if not arrived and not (within and _stale(best, n_measured)) and len(trace) < last:
-            here = _better(replay, best, n_fates, m, trace) or best
-            gained, best, weights = best.loss - here.loss, here, here.centre
-            if gained > _GAIN:
-                continue
-        if not _stale(best, n_measured):
-            break
-        best, n_measured = _measured_here(replay, best), n_measured + 1
+    best, weights, trace = _gone_on(
+        replay, *_approached(replay, centre, n_fates, beginnings), n_fates
+    )
     logger.info("replay: unexplained, round by round: %s", np.exp(trace).round(4))
     # The last shift was foretold and not tried, or tried and no better.
     shift = best.found - best.centre
@@ -124,6 +111,35 @@ def fit_replay(
         trace=np.array(trace),
         misfit=best.misfit,
     )
+
+
+def _gone_on(
+    replay: Replay, centre: Float, root: Float, trace: list[float], n_fates: int
+) -> tuple[View, Float, list[float]]:
+    """The best view over all steps, from a centre near the answer; weights, and the way's trace."""
+    m = len(replay.course)
+    best = _measured(replay, centre, root, n_fates, m)
+    trace, n_measured = [*trace, best.loss], 1
+    last = len(trace) + _TRIED
+    while True:
+        weights, worth_a_try = _seen_from(best, n_measured)
+        if worth_a_try and len(trace) < last:
+            here = _better(replay, best, n_fates, m, trace) or best
+            gained, best, weights = best.loss - here.loss, here, here.centre
+            if gained > _GAIN:
+                continue
+        if not _stale(best, n_measured):
+            break
+        best, n_measured = _measured_here(replay, best), n_measured + 1
+    return best, weights, trace
+
+
+def _seen_from(best: View, n_measured: int) -> tuple[Float, bool]:
+    """Weights as one view has them, and whether going where it points is worth a try."""
+    arrived, within = _near(best)
+    # A shift that is within chance is, only if effects are known where it begins.
+    worth_a_try = not arrived and not (within and _stale(best, n_measured))
+    return best.found if arrived else best.centre, worth_a_try
 
 
 def _approached(
