@@ -39,6 +39,8 @@ def history() -> LearningHistory:
 @pytest.fixture
 def memory() -> Iterator[str]:
     files = fsspec.filesystem("memory")
+    if files.exists("/bucket"):  # documentation that ran in the same process fills one, too
+        files.rm("/bucket", recursive=True)
     yield "memory://bucket/run"
     files.rm("/", recursive=True)
 

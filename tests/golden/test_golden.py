@@ -54,6 +54,8 @@ OPENED = "17: intervals of six steps and more that show no reward exclude no dir
 BACKWARDS = "17: what is unlearnt may be a learner of the opposite reward, read backwards"
 LEFT_OVER = "17: natural steps leave the same again where gradients are fitted"
 ASIDE = "20: every stage sets episodes of its own aside, whoever clones it"
+ROUNDS = "20: networks are cloned in rounds of Adam whose rate rises and falls"
+ORDER = "20: sums go by columns, and rounding decides whether a direction at the edge is weak"
 STARTS = "20: clones start elsewhere, and so do joint fits, which end by evidence, not by rest"
 # In the pooled world centring is exact but for the critic's ridge, with which its effect shrinks;
 # how little it does to "mirror" was measured.
@@ -117,6 +119,10 @@ CHANGED = (
     Change("linear-gradient-cloned/joint-gradient", (*NUMBERS, "models"), STARTS, 0.01),
     Change("long-linear-cloned/default", (*NUMBERS, "models"), STARTS, 0.01),
     Change("table-unequal/paper", NUMBERS, STARTS, 1e-4),
+    Change("categorical-gradient-cloned/*", (*NUMBERS, "held_out"), ROUNDS),
+    Change("network-gradient-cloned/*", (*NUMBERS, "held_out"), ROUNDS),
+    Change("network-few-rows/mirror", (*NUMBERS, "held_out"), ROUNDS),
+    Change("network-own-episodes/*", ("weak",), ORDER),
 )
 
 STORED: dict[str, Any] = read(ESTIMATES)["entries"]
