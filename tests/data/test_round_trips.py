@@ -167,6 +167,15 @@ def test_tables_keep_what_is_no_table(kind: str, tmp_path: Path) -> None:
     assert read(path).parameters() is None and read(path).gamma == 0.9
 
 
+def test_what_lies_beside_a_table_is_utf8_or_refused(tmp_path: Path) -> None:
+    """JSON's own guess would load what decodes UTF-16, as spoilt files had it do."""
+    path = tmp_path / "steps.csv"
+    *_, about = recorded().to_csv(path)
+    about.write_bytes(about.read_text().encode("utf-16-be"))
+    with pytest.raises(FormatError, match=r"about\.json is corrupted"):
+        LearningHistory.from_csv(path)
+
+
 @pytest.mark.parametrize(
     "text, says",
     [
