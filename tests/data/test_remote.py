@@ -270,3 +270,12 @@ def test_places_are_pickled_without_what_was_written() -> None:
     place._lines["stages.jsonl"] = b"line\n"
     again = pickle.loads(pickle.dumps(place))
     assert again == place and not again._lines
+
+
+def test_a_store_without_its_package_is_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec, "filesystem", missing)
+    with pytest.raises(OptionError, match=r"s3fs is not installed.*pip install s3fs"):
+        LearningHistory.load("s3://bucket/run")
